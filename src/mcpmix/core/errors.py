@@ -1,0 +1,54 @@
+"""Errors that a user can act on. Each carries the exit code of the command line.
+
+A message says what was expected, what came, where, and what to do. Programming mistakes are not wrapped:
+they stay ordinary exceptions with a traceback.
+"""
+
+from collections.abc import Sequence
+
+
+class McpmixError(Exception):
+    """Base of all errors with a message for the user."""
+
+    exit_code = 1
+
+
+class ConfigError(McpmixError):
+    """The configuration is wrong; the message lists every problem."""
+
+    exit_code = 2
+
+
+class DataError(McpmixError):
+    """Images, masks or splits are wrong; the message lists every problem."""
+
+    exit_code = 3
+
+
+class ModelError(McpmixError):
+    """Weights are missing, damaged or do not fit."""
+
+    exit_code = 4
+
+
+class StorageError(McpmixError):
+    """A folder is in use, not writable or full."""
+
+    exit_code = 5
+
+
+class DependencyError(McpmixError):
+    """An optional package is missing; the message names the extra that brings it."""
+
+    exit_code = 6
+
+
+class TrainingError(McpmixError):
+    """Training cannot go on, for example because a loss is not finite."""
+
+    exit_code = 7
+
+
+def bullet_list(headline: str, problems: Sequence[str]) -> str:
+    """Join all problems of one kind into a message: a headline and one line each."""
+    return "\n".join([headline, *(f"  - {problem}" for problem in problems)])

@@ -1,0 +1,212 @@
+"""A latent diffusion model in diffusers' folder layout, and the arithmetic around it.
+
+Stable Diffusion 1.5 and the embedded model go through the same functions; everything that differs
+(prediction type, noise schedule, latent scale, text length) is read from the folder's configuration files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    ControlNetModel,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    SchedulerMixin,
+    UNet2DConditionModel,
+)
+from torch import Tensor
+from transformers import CLIPTextModel, CLIPTokenizer
+
+from mcpmix.core.errors import ModelError
+
+
+@dataclass
+class DiffusionBase:
+    """The parts of a text-conditioned latent diffusion model, all on one device."""
+
+    unet: UNet2DConditionModel
+    vae: AutoencoderKL
+    text_encoder: CLIPTextModel
+    tokenizer: CLIPTokenizer
+    scheduler: SchedulerMixin
+
+    def freeze(self) -> "DiffusionBase":
+        """Evaluation mode, no gradients for any weight; returns itself."""
+        for module in (self.unet, self.vae, self.text_encoder):
+            module.eval().requires_grad_(False)
+        return self
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "DiffusionBase":
+        """Move all networks; returns itself."""
+        for module in (self.unet, self.vae, self.text_encoder):
+            module.to(device=device, dtype=dtype)
+        return self
+
+    @property
+    def image_multiple(self) -> int:
+        """Image sides must be a multiple of this: VAE factor times UNet factor."""
+        vae_factor = 2 ** (len(self.vae.config.block_out_channels) - 1)
+        return int(vae_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
+
+
+def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> DiffusionBase:
+    """Load a pipeline folder (unet, vae, text_encoder, tokenizer, scheduler); frozen, on the CPU.
+
+    Args:
+        folder: a local folder in diffusers' layout.
+        dtype: of the weights in memory; the files may be float16.
+
+    Raises:
+        ModelError: a part is missing or damaged.
+    """
+    folder = Path(folder)
+    parts = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
+    missing = [part for part in parts if not (folder / part).is_dir()]
+    if missing:
+        raise ModelError(
+            f"{folder} is not a diffusers pipeline folder: {', '.join(missing)} missing "
+            f"(expected the sub-folders {', '.join(parts)})."
+        )
+    try:
+        return DiffusionBase(
+            unet=UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=dtype),
+            vae=AutoencoderKL.from_pretrained(folder / "vae", torch_dtype=dtype),
+            text_encoder=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=dtype),
+            tokenizer=CLIPTokenizer.from_pretrained(folder / "tokenizer"),
+            scheduler=DPMSolverMultistepScheduler.from_pretrained(folder / "scheduler"),
+        ).freeze()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load the diffusion model in {folder}: {error}") from error
+
+
+def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write all parts as safetensors in diffusers' layout, with a model_index.json."""
+    from diffusers import StableDiffusionPipeline
+
+    pipeline = StableDiffusionPipeline(
+        vae=base.vae,
+        text_encoder=base.text_encoder,
+        tokenizer=base.tokenizer,
+        unet=base.unet,
+        scheduler=base.scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.to(dtype=dtype).save_pretrained(folder)
+
+
+# --- latents and prompts ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def encode_images(vae: AutoencoderKL, images: Tensor) -> Tensor:
+    """B,3,H,W in [-1, 1] to scaled latents (the mode of the posterior: no randomness to keep track of)."""
+    return vae.encode(images).latent_dist.mode() * vae.config.scaling_factor  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def decode_latents(vae: AutoencoderKL, latents: Tensor) -> Tensor:
+    """Scaled latents to images B,3,H,W in [-1, 1]."""
+    images: Tensor = vae.decode(latents / vae.config.scaling_factor).sample
+    return images.clamp(-1, 1)
+
+
+def tokenise(tokenizer: CLIPTokenizer, prompts: Sequence[str]) -> Tensor:
+    """Token ids B,L, padded and cut to the model's length."""
+    ids: Tensor = tokenizer(
+        list(prompts),
+        padding="max_length",
+        truncation=True,
+        max_length=tokenizer.model_max_length,
+        return_tensors="pt",
+    ).input_ids
+    return ids
+
+
+@torch.no_grad()
+def embed_prompts(base: DiffusionBase, prompts: Sequence[str]) -> Tensor:
+    """Text embeddings B,L,C; equal prompts are computed once."""
+    unique = list(dict.fromkeys(prompts))
+    ids = tokenise(base.tokenizer, unique).to(base.text_encoder.device)
+    embeddings: Tensor = base.text_encoder(ids).last_hidden_state
+    return embeddings[[unique.index(prompt) for prompt in prompts]]
+
+
+# --- the noise schedule ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    """Forward process of a trained model.
+
+    Attributes:
+        alphas_cumprod: signal power left after each of the training timesteps, shape (T,), decreasing.
+        prediction_type: what the UNet predicts: "epsilon", "v_prediction" or "sample".
+    """
+
+    alphas_cumprod: Tensor
+    prediction_type: str
+
+    @property
+    def timesteps(self) -> int:
+        """Number of training timesteps T."""
+        return len(self.alphas_cumprod)
+
+    def add_noise(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        """x_t = sqrt(a) x_0 + sqrt(1 - a) noise; `t` has shape (B,)."""
+        signal, noise_level = self._levels(t, latents)
+        return signal * latents + noise_level * noise
+
+    def target(self, latents: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        """What the UNet should answer to x_t."""
+        if self.prediction_type == "epsilon":
+            return noise
+        if self.prediction_type == "sample":
+            return latents
+        if self.prediction_type == "v_prediction":
+            signal, noise_level = self._levels(t, latents)
+            return signal * noise - noise_level * latents
+        raise ModelError(f"Unknown prediction type {self.prediction_type!r} in the scheduler's configuration.")
+
+    def min_snr_weight(self, t: Tensor, gamma: float) -> Tensor:
+        """Loss weights (B,) of min-SNR-gamma for this prediction type; gamma <= 0 means 1 everywhere."""
+        if gamma <= 0:
+            return torch.ones_like(t, dtype=torch.float32)
+        alpha = self.alphas_cumprod.to(t.device)[t]
+        snr = alpha / (1 - alpha)
+        clipped = snr.clamp(max=gamma)
+        if self.prediction_type == "epsilon":
+            return clipped / snr.clamp(min=1e-8)
+        if self.prediction_type == "v_prediction":
+            return clipped / (snr + 1)
+        return clipped
+
+    def _levels(self, t: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        alpha = self.alphas_cumprod.to(like.device)[t].to(like.dtype).view(-1, 1, 1, 1)
+        return alpha.sqrt(), (1 - alpha).sqrt()
+
+
+def noise_schedule(scheduler: SchedulerMixin) -> NoiseSchedule:
+    """The forward process that belongs to a pipeline's scheduler configuration."""
+    forward = DDPMScheduler.from_config(scheduler.config)
+    return NoiseSchedule(forward.alphas_cumprod.float(), forward.config.prediction_type)
+
+
+def control_from_base(base: DiffusionBase, condition_channels: int, embedding: Sequence[int]) -> ControlNetModel:
+    """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
+
+    Args:
+        base: where the encoder weights come from.
+        condition_channels: channels of the condition image; mask and depth make 2.
+        embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x).
+    """
+    control: ControlNetModel = ControlNetModel.from_unet(
+        base.unet,
+        conditioning_channels=condition_channels,
+        conditioning_embedding_out_channels=tuple(embedding),
+    )
+    return control.train().requires_grad_(True)

@@ -1,0 +1,142 @@
+"""Trains the embedded denoiser and text encoder on the latents of a corpus, and writes the whole pipeline."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.seeding import numpy_rng, torch_rng
+from mcpmix.models import blueprints
+from mcpmix.models.diffusion import (
+    DiffusionBase,
+    encode_images,
+    noise_schedule,
+    save_base,
+    tokenise,
+)
+from mcpmix.pretraining.corpus import Corpus
+from mcpmix.training.resumable import run_steps
+
+_MIN_SNR_GAMMA = 5.0
+_EMPTY_PROMPT_SHARE = 0.1
+
+
+class TextAndDenoiser(nn.Module):
+    """The two networks that are trained together, so that one average and one optimiser serve both."""
+
+    def __init__(self, base: DiffusionBase) -> None:
+        super().__init__()
+        self.unet = base.unet
+        self.text_encoder = base.text_encoder
+
+    def forward(self, noisy: Tensor, timesteps: Tensor, tokens: Tensor) -> Tensor:
+        """Noisy latents B,C,h,w, timesteps (B,), token ids B,L to the UNet's prediction."""
+        prediction: Tensor = self.unet(noisy, timesteps, self.text_encoder(tokens).last_hidden_state).sample
+        return prediction
+
+
+def train_base(
+    corpus: Corpus,
+    vae: nn.Module,
+    prompts: list[str],
+    folder: Path,
+    *,
+    steps: int,
+    batch_size: int = 16,
+    learning_rate: float = 8e-4,
+    ema_decay: float = 0.998,
+    progress: Progress = SILENT,
+) -> DiffusionBase:
+    """Train on cached latents; save the averaged weights as a pipeline to `folder/pipeline`.
+
+    Args:
+        corpus: images and captions.
+        vae: the trained autoencoder.
+        prompts: further texts whose words the tokenizer must know, e.g. the prompt template.
+        folder: for checkpoints, the latent cache and the result.
+        steps: optimiser steps.
+        batch_size: latents per step.
+        learning_rate: peak of a one-cycle schedule.
+        ema_decay: of the weight average that is saved.
+        progress: where to report.
+    """
+    torch.manual_seed(0)
+    tokenizer = blueprints.build_tokenizer([*prompts, *corpus.captions])
+    base = DiffusionBase(
+        blueprints.build_unet(), vae, blueprints.build_text_encoder(tokenizer), tokenizer, blueprints.build_scheduler()
+    )
+    latents = latent_cache(vae, corpus, folder / "latents.npy", progress)
+    tokens = tokenise(tokenizer, corpus.captions)
+    empty = tokenise(tokenizer, [""])[0]
+    schedule = noise_schedule(base.scheduler)
+    model = TextAndDenoiser(base)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.03)
+
+    def step(index: int) -> float:
+        rng = numpy_rng("base batch", index)
+        chosen = rng.choice(len(corpus), batch_size)
+        clean = torch.from_numpy(latents[rng.integers(2, size=batch_size), chosen]).float()
+        text = tokens[chosen].clone()
+        text[torch.from_numpy(rng.random(batch_size) < _EMPTY_PROMPT_SHARE)] = empty
+        noise = torch.randn(clean.shape, generator=torch_rng("base noise", index))
+        t = torch.from_numpy(rng.integers(schedule.timesteps, size=batch_size))
+        prediction = model(schedule.add_noise(clean, noise, t), t, text)
+        error = (prediction - schedule.target(clean, noise, t)).square().mean(dim=(1, 2, 3))
+        loss = (error * schedule.min_snr_weight(t, _MIN_SNR_GAMMA)).mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        rates.step()
+        average.update_parameters(model)
+        return loss.item()
+
+    run_steps(
+        step,
+        steps=steps,
+        state={"model": model, "average": average, "optimiser": optimiser, "rates": rates},
+        checkpoint=folder / "base.checkpoint",
+        save_every=250,
+        title="diffusion base",
+        progress=progress,
+        after_save=lambda _: save_average(base, average, folder / "pipeline"),
+    )
+    return base
+
+
+def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> None:
+    """Write the pipeline with averaged weights; the trained ones stay as they are."""
+    averaged = DiffusionBase(
+        blueprints.build_unet(),
+        blueprints.build_autoencoder(),
+        blueprints.build_text_encoder(base.tokenizer),
+        base.tokenizer,
+        base.scheduler,
+    )
+    averaged.unet.load_state_dict(average.module.unet.state_dict())
+    averaged.text_encoder.load_state_dict(average.module.text_encoder.state_dict())
+    averaged.vae.load_state_dict(base.vae.state_dict())
+    averaged.vae.register_to_config(**dict(base.vae.config))
+    save_base(averaged, folder)
+
+
+def latent_cache(vae: nn.Module, corpus: Corpus, path: Path, progress: Progress = SILENT) -> np.ndarray:
+    """Latents of all images and of their mirror images, 2,N,C,h,w float16, computed once."""
+    if path.exists():
+        return np.load(path)
+    parts: list[list[np.ndarray]] = [[], []]
+    with progress.track("latents", len(corpus)) as advance:
+        for start in range(0, len(corpus), 16):
+            pixels = torch.from_numpy(np.ascontiguousarray(corpus.images[start : start + 16]))
+            images = pixels.permute(0, 3, 1, 2).float() / 127.5 - 1
+            for mirrored, batch in enumerate((images, images.flip(-1))):
+                parts[mirrored].append(encode_images(vae, batch).to(torch.float16).numpy())
+            advance(len(images))
+    latents = np.stack([np.concatenate(part) for part in parts])
+    np.save(path, latents)
+    return latents

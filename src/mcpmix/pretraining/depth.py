@@ -1,0 +1,65 @@
+"""Trains the embedded depth network on phantom frames, whose depth is exact."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.seeding import numpy_rng
+from mcpmix.models.blueprints import build_depth
+from mcpmix.pretraining.corpus import Corpus
+from mcpmix.training.resumable import run_steps
+
+
+def train_depth(
+    corpus: Corpus,
+    folder: Path,
+    *,
+    steps: int,
+    batch_size: int = 16,
+    learning_rate: float = 1e-3,
+    progress: Progress = SILENT,
+) -> None:
+    """Train on relative inverse depth (near = 1) with L1 on depth and its differences; save to `folder/depth`."""
+    torch.manual_seed(0)
+    model, processor = build_depth()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
+
+    def step(index: int) -> float:
+        images, depth = depth_batch(corpus, index, batch_size)
+        error = model(images).predicted_depth - depth
+        loss = error.abs().mean() + error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        rates.step()
+        return loss.item()
+
+    run_steps(
+        step,
+        steps=steps,
+        state={"model": model, "optimiser": optimiser, "rates": rates},
+        checkpoint=folder / "depth.checkpoint",
+        save_every=100,
+        title="depth",
+        progress=progress,
+    )
+    model.to(torch.float16).save_pretrained(folder / "depth")
+    processor.save_pretrained(folder / "depth")
+
+
+def depth_batch(corpus: Corpus, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Images B,3,S,S in [-1, 1] with brightness and contrast varied, and depth B,S,S in [0, 1]."""
+    if corpus.depth is None:
+        raise ValueError("this corpus has no depth")
+    rng = numpy_rng("depth batch", index)
+    chosen = np.sort(rng.choice(len(corpus), batch_size, replace=False))
+    images = torch.from_numpy(corpus.images[chosen]).permute(0, 3, 1, 2).float() / 127.5 - 1
+    depth = torch.from_numpy(corpus.depth[chosen]).float()
+    contrast = torch.from_numpy(rng.uniform(0.8, 1.2, (batch_size, 3, 1, 1))).float()
+    images = (images * contrast).clamp(-1, 1)
+    return (images.flip(-1), depth.flip(-1)) if rng.random() < 0.5 else (images, depth)

@@ -1,0 +1,66 @@
+"""Trains the embedded feature network: it learns to name the appearance words of phantom frames."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.seeding import numpy_rng
+from mcpmix.models.features import SmallFeatures, save_features
+from mcpmix.pretraining.corpus import Corpus
+from mcpmix.training.resumable import run_steps
+
+
+def train_features(
+    corpus: Corpus,
+    folder: Path,
+    *,
+    steps: int,
+    batch_size: int = 32,
+    learning_rate: float = 2e-3,
+    progress: Progress = SILENT,
+) -> None:
+    """Multi-label classification of appearance words through a linear head that is thrown away."""
+    torch.manual_seed(0)
+    labels = word_labels(corpus)
+    model = SmallFeatures()
+    head = nn.Linear(model.width, labels.shape[1])
+    parameters = [*model.parameters(), *head.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=1e-2)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
+
+    def step(index: int) -> float:
+        rng = numpy_rng("feature batch", index)
+        chosen = np.sort(rng.choice(len(corpus), batch_size, replace=False))
+        images = torch.from_numpy(corpus.images[chosen]).permute(0, 3, 1, 2).float() / 255
+        images = images.flip(-1) if rng.random() < 0.5 else images
+        loss = F.binary_cross_entropy_with_logits(head(model(images)), labels[chosen])
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        rates.step()
+        return loss.item()
+
+    run_steps(
+        step,
+        steps=steps,
+        state={"model": model, "head": head, "optimiser": optimiser, "rates": rates},
+        checkpoint=folder / "features.checkpoint",
+        save_every=100,
+        title="features",
+        progress=progress,
+    )
+    save_features(model, folder / "features")
+
+
+def word_labels(corpus: Corpus) -> Tensor:
+    """N,V zeros and ones: which appearance words each image has."""
+    vocabulary = sorted({word for words in corpus.words for word in words})
+    column = {word: index for index, word in enumerate(vocabulary)}
+    labels = torch.zeros(len(corpus), len(vocabulary))
+    for row, words in enumerate(corpus.words):
+        labels[row, [column[word] for word in words]] = 1
+    return labels

@@ -1,0 +1,1 @@
+"""Layer 1: the pieces of a training loop."""

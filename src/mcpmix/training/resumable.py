@@ -1,0 +1,80 @@
+"""A loop over optimiser steps that survives a kill: one checkpoint file, exact continuation.
+
+Step `n` must draw its data and noise from a stream that belongs to `n` (see `core.seeding`), so that the only
+state to carry over is that of networks and optimisers.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from mcpmix.core.errors import TrainingError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.training.checkpoint import load_state, save_state
+
+
+class Stateful(Protocol):
+    """Anything with a state dict: a module, an optimiser, a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...  # noqa: D102
+
+
+def run_steps(
+    step: Callable[[int], float],
+    *,
+    steps: int,
+    state: Mapping[str, Stateful],
+    checkpoint: Path,
+    save_every: int,
+    title: str,
+    progress: Progress = SILENT,
+    after_save: Callable[[int], None] | None = None,
+) -> None:
+    """Call `step(n)` for n = 0 .. steps-1, starting where the checkpoint stands.
+
+    Args:
+        step: does one optimiser step and returns its loss.
+        steps: total number of steps.
+        state: what is saved and restored, by name.
+        checkpoint: file of the last saved state; replaced atomically.
+        save_every: steps between two saves; the last step is always saved.
+        title: what the progress bar says.
+        progress: where to report.
+        after_save: called with the number of finished steps after each save, e.g. to validate.
+
+    Raises:
+        TrainingError: a loss is not finite.
+    """
+    done = restore(state, checkpoint)
+    smooth = math.nan
+    with progress.track(title, steps, done) as advance:
+        for index in range(done, steps):
+            loss = step(index)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"{title}: the loss of step {index} is {loss}. The last good state is in {checkpoint}. "
+                    "Lower the learning rate or use float32."
+                )
+            smooth = loss if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss
+            advance(1, f"loss {smooth:.4f}")
+            finished = index + 1
+            if finished % save_every == 0 or finished == steps:
+                save_state(
+                    checkpoint,
+                    {"steps": finished, "state": {name: part.state_dict() for name, part in state.items()}},
+                )
+                if after_save is not None:
+                    after_save(finished)
+
+
+def restore(state: Mapping[str, Stateful], checkpoint: Path) -> int:
+    """Load the checkpoint into `state` if there is one; returns the number of finished steps."""
+    if not checkpoint.exists():
+        return 0
+    saved = load_state(checkpoint)
+    for name, part in state.items():
+        part.load_state_dict(saved["state"][name])
+    return int(saved["steps"])
