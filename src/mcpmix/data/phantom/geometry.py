@@ -10,7 +10,6 @@ from mcpmix.data.phantom.style import PatientStyle
 
 FAR = 14.0  # tube radii; nothing beyond is drawn
 _NEAR = 0.25
-_TRIANGLE = 0.08  # how far the cross-section of the tube departs from a circle
 _STEPS = 12
 _REFINEMENTS = 3
 
@@ -91,15 +90,16 @@ class _Tube:
             np.sin(self.scene.lobe_angle)
         )
         arcs = (4.0 * lobe * lobe - 3.0) * lobe  # cos 3 theta
+        wave = np.sin(z * np.float32(1.7) + turn2)
         phase = z * self.frequency + np.float32(self.scene.fold_phase)
-        phase += warp1 * (cos * np.cos(turn1) + sin * np.sin(turn1)) + warp2 * np.sin(z * 1.7 + turn2)
+        phase += warp1 * (cos * np.cos(turn1) + sin * np.sin(turn1)) + warp2 * wave
         phase += 0.35 * arcs
-        ridge = np.exp(2.2 * np.cos(phase) - 2.2)
+        ridge = np.exp(np.float32(self.style.fold_sharpness) * (np.cos(phase) - 1.0))
         # Folds are crescents: high on one side of the tube, vanishing on the other, side by turns.
-        side = cos * np.cos(z * 1.3 + turn1) + sin * np.sin(z * 1.1 + turn2)
+        side = cos * wave + sin * (1.0 - wave * wave)
         lobes = np.float32(0.5 * self.style.fold_lobes)
         depth = np.float32(self.style.fold_height) * (1.0 - lobes + lobes * (0.45 * arcs + 0.55 * side))
-        result: Floats = rho - 1.0 + np.float32(_TRIANGLE) * arcs + depth * ridge
+        result: Floats = rho - 1.0 + np.float32(self.scene.triangle) * arcs + depth * ridge
         return result
 
     def _shell(self, radius: float) -> Floats:
@@ -118,8 +118,8 @@ class _Tube:
 
     def hit(self) -> Floats:
         """Depth of the first wall point on each ray, in [_NEAR, FAR]."""
-        first = self._shell(1.0 - _TRIANGLE - self.style.fold_height)
-        last = np.maximum(self._shell(1.0 + _TRIANGLE), first + np.float32(1e-3))
+        first = self._shell(1.0 - self.scene.triangle - self.style.fold_height)
+        last = np.maximum(self._shell(1.0 + self.scene.triangle), first + np.float32(1e-3))
         step = (last - first) / _STEPS
         low, high = first.copy(), last.copy()
         found = np.zeros(first.shape, dtype=bool)
@@ -154,7 +154,7 @@ def _lesion_profile(scene: Scene, x: Floats, y: Floats) -> tuple[Floats, npt.NDA
     if lesion.shape == "pedunculated":
         dome = 0.3 + 0.7 * np.sqrt(inside)
     elif lesion.shape == "flat":
-        dome = np.clip(inside * 2.2, 0.0, 1.0)
+        dome = np.clip(inside * 1.6, 0.0, 1.0)
         dome = dome * dome * (3.0 - 2.0 * dome)
     elif lesion.shape == "irregular":
         wobble = np.sin(u * np.float32(5.0 / lesion.radius) + np.float32(lesion.waves[0][2]))

@@ -141,7 +141,12 @@ def _light(style: PatientStyle, surface: Surface, x: Floats, y: Floats) -> tuple
     facing = w / np.sqrt((slope_x * slope_x + slope_y * slope_y + forward * forward) * ray2)
     distance2 = ray2 / (w * w)
     ambient = np.float32(style.ambient)
-    light: Floats = (ambient + (1 - ambient) * facing) / (0.15 + distance2) ** np.float32(style.falloff)
+    # Places below their surroundings see less of the light that walls throw back.
+    around = ndimage.uniform_filter(w, max(3, len(w) // 12), mode="nearest")
+    open_air = np.clip(1.0 - 1.6 * (around - w) / (around + w), 0.35, 1.15)
+    light: Floats = open_air * (ambient + (1 - ambient) * facing * np.sqrt(facing)) / (0.15 + distance2) ** np.float32(style.falloff)
+    # Edges in depth fall between pixels: soften their light by less than a pixel against stair-steps.
+    light = ndimage.gaussian_filter(light, 0.7, mode="nearest", truncate=2.0)
     # The device's automatic exposure: the brighter part of the wall gets the same level in every frame.
     reference = np.partition(light.ravel(), int(0.72 * light.size))[int(0.72 * light.size)]
     return light / reference, facing.astype(np.float32)
@@ -181,7 +186,7 @@ def _reflectance(
     cover = np.clip((1.04 - surface.level) / np.float32(0.05 + 0.25 * (1.0 - lesion.contrast)), 0.0, 1.0)
     strength = np.float32(style.vessel_strength) * near * (1.0 - 0.75 * cover)
     thin, vein = texture[..., VESSEL] * strength, texture[..., VEIN] * strength
-    mottle = np.exp(np.float32(style.mottle) * (0.6 * texture[..., MOTTLE] + 0.25 * noise[..., MEDIUM]))
+    mottle = np.exp(np.float32(style.mottle) * (0.6 * texture[..., MOTTLE] + 0.25 * noise[..., MEDIUM] + 0.15 * noise[..., FINE]))
     grain = _lesion_grain(style, noise) * cover
     tint = np.array(_LESION_TINT[style.lesion_colour], dtype=np.float32) * np.float32(lesion.contrast)
     colour: Floats = np.empty((*thin.shape, 3), dtype=np.float32)
@@ -220,9 +225,9 @@ def _wet(
     """Add what lies on the surface: mucus, bubbles and highlights of the lamp."""
     if style.mucus > 0:
         field = 0.9 * noise[..., COARSE] + 0.5 * noise[..., MEDIUM]
-        veil = np.clip((field - np.float32(1.6 - 4.0 * style.mucus)) * 1.2, 0.0, 1.0)
-        veil = 0.7 * veil * np.where(surface.mask, np.float32(0.35), np.float32(1.0))
-        paint = np.array([0.72, 0.66, 0.42], dtype=np.float32)
+        veil = np.clip((field - np.float32(1.6 - 4.0 * style.mucus)) * 0.8, 0.0, 1.0)
+        veil = 0.6 * veil * np.where(surface.mask, np.float32(0.35), np.float32(1.0))
+        paint = np.array([0.74, 0.60, 0.36], dtype=np.float32)
         linear = linear + veil[..., None] * (paint * light[..., None] - linear)
     for _ in range(int(rng.poisson(style.bubbles))):
         _bubble(rng, linear, light, x, y)

@@ -13,6 +13,7 @@ Floats = npt.NDArray[np.float32]
 SHAPES = ("sessile", "pedunculated", "flat", "irregular")
 SMALL_AREA = 0.07  # share of the frame below which a lesion is called small
 _AREA_RANGE = (0.023, 0.235)
+MAX_TRIANGLE = 0.12
 _MARGIN = 0.04  # kept free between a lesion and the edge of the view, in half-widths
 _TRIES = 60
 
@@ -64,6 +65,7 @@ class Scene:
         bend: Curvature of the axis, per radius.
         fold_phase: Phase of the folds, radians.
         fold_warp: Amplitudes and phases that keep folds from being perfect rings.
+        triangle: How far the cross-section departs from a circle, radii.
         lobe_angle: Orientation of the three haustral arcs, radians.
         along: Where along the wall's texture the camera is, in periods.
         roll: Rotation of the texture, in periods.
@@ -77,6 +79,7 @@ class Scene:
     bend: tuple[float, float]
     fold_phase: float
     fold_warp: tuple[float, float, float, float]
+    triangle: float
     lobe_angle: float
     along: float
     roll: float
@@ -88,7 +91,7 @@ class Scene:
 def draw_scene(seed: int, patient: int, frame: int, style: PatientStyle) -> Scene:
     """Draw the parameters of one frame; they do not depend on the size of the image."""
     rng = numpy_rng("phantom", seed, "frame", patient, frame)
-    turn, reach = rng.uniform(0.0, 2.0 * np.pi), 0.75 * np.sqrt(rng.uniform(0.0, 1.0))
+    turn, reach = rng.uniform(0.0, 2.0 * np.pi), 1.05 * np.sqrt(rng.uniform(0.0, 1.0))
     lumen = (float(reach * np.cos(turn)), float(reach * np.sin(turn)))
     away = rng.uniform(0.0, 2.0 * np.pi)
     stand = rng.uniform(0.0, 0.3)
@@ -101,6 +104,7 @@ def draw_scene(seed: int, patient: int, frame: int, style: PatientStyle) -> Scen
         bend=(float(bend * np.cos(bend_turn)), float(bend * np.sin(bend_turn))),
         fold_phase=float(rng.uniform(0.0, 2.0 * np.pi)),
         fold_warp=(float(warp[0]), float(warp[1]), float(warp[2]), float(warp[3])),
+        triangle=float(rng.uniform(0.0, MAX_TRIANGLE)),
         lobe_angle=float(rng.uniform(0.0, 2.0 * np.pi)),
         along=float(rng.uniform()),
         roll=float(rng.uniform()),
@@ -187,7 +191,7 @@ def _place(
         reach = np.sqrt(4.0 * area / np.pi) * stretch * 1.12 + _MARGIN
         room = float(view_distance(style, np.float32([x]), np.float32([y]))[0])
         apart = float(np.hypot(x - lumen[0], y - lumen[1]))
-        if room > reach and apart > clearance + 0.3 * reach:
+        if room > reach and apart > clearance + 0.7 * reach:
             return (float(x), float(y)), area
         if attempt % 4 == 3:
             area, clearance = max(_AREA_RANGE[0], 0.93 * area), 0.93 * clearance

@@ -52,7 +52,8 @@ class PatientStyle:
         opening: Tangent of half the horizontal viewing angle.
         light: Name of the light level.
         exposure: Brightness of the well-lit wall before the tone curve.
-        falloff: Exponent of the light's loss with squared distance; 1 is the inverse-square law.
+        falloff: Exponent of the light's loss with squared distance; 1 is the inverse-square law, less is what
+            devices that lift the shadows show.
         ambient: Share of light that ignores the surface's tilt, 0..1.
         vignette: Loss of light in the corners, 0..1.
         focus: Name of the sharpness.
@@ -67,6 +68,7 @@ class PatientStyle:
         bubbles: Mean number of bubbles in a frame.
         fold_spacing: Distance of neighbouring folds.
         fold_height: How far folds reach into the lumen.
+        fold_sharpness: How narrow the crests of folds are, 1..4.
         fold_lobes: How much folds break into three haustral arcs, 0..1.
         lesion_colour: Name of the lesion's usual colour relative to the wall.
         lesion_contrast: Usual amount of colour contrast, 0..1.
@@ -104,6 +106,7 @@ class PatientStyle:
     bubbles: float
     fold_spacing: float
     fold_height: float
+    fold_sharpness: float
     fold_lobes: float
     lesion_colour: str
     lesion_contrast: float
@@ -146,6 +149,7 @@ def _draw_tissue(rng: np.random.Generator, mucosa: str) -> dict[str, object]:
         "mucus": float(rng.uniform(0.06, 0.22)) if wet else 0.0,
         "bubbles": float(rng.uniform(2.0, 9.0)) if wet else float(rng.uniform(0.0, 0.6)),
         "fold_spacing": float(rng.uniform(0.8, 1.6)),
+        "fold_sharpness": float(rng.uniform(1.2, 3.6)),
         "fold_height": float(rng.uniform(0.18, 0.45)),
         "fold_lobes": float(rng.uniform(0.2, 0.9)),
     }
@@ -154,7 +158,7 @@ def _draw_tissue(rng: np.random.Generator, mucosa: str) -> dict[str, object]:
 def _draw_device(rng: np.random.Generator) -> dict[str, object]:
     view = _pick(rng, VIEWS, [0.45, 0.3, 0.25])
     light = _pick(rng, LIGHTS, [0.28, 0.44, 0.28])
-    low, high = {"dim": (0.55, 0.8), "normal": (1.0, 1.35), "bright": (1.6, 2.2)}[light]
+    low, high = {"dim": (0.6, 0.85), "normal": (1.1, 1.5), "bright": (1.8, 2.5)}[light]
     focus = _pick(rng, FOCUS, [0.6, 0.4])
     gains = np.exp(rng.normal(0.0, 0.06, 3))
     size = float(rng.uniform(0.9, 0.99))
@@ -166,13 +170,13 @@ def _draw_device(rng: np.random.Generator) -> dict[str, object]:
         "opening": float(rng.uniform(0.85, 1.25)),
         "light": light,
         "exposure": float(rng.uniform(low, high)),
-        "falloff": float(rng.uniform(0.75, 1.0)),
-        "ambient": float(rng.uniform(0.12, 0.32)),
+        "falloff": float(rng.uniform(0.55, 0.9)),
+        "ambient": float(rng.uniform(0.06, 0.22)),
         "vignette": float(rng.uniform(0.05, 0.55)),
         "focus": focus,
         "blur": float(rng.uniform(0.007, 0.010) if focus == "sharp" else rng.uniform(0.016, 0.024)),
         "white_balance": (float(gains[0]), float(gains[1]), float(gains[2])),
-        "gamma": float(rng.uniform(0.42, 0.56)),
+        "gamma": float(rng.uniform(0.52, 0.7)),
         "contrast": float(rng.uniform(0.9, 1.2)),
         "saturation": float(rng.uniform(0.8, 1.15)),
         "noise": float(rng.uniform(0.004, 0.022)),
