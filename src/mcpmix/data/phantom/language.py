@@ -1,6 +1,6 @@
 """Words for a phantom frame: a small closed vocabulary, and the caption made of it."""
 
-from mcpmix.data.phantom.render import PhantomFrame
+from mcpmix.data.phantom.renderer import PhantomFrame
 from mcpmix.data.phantom.style import (
     ELEVATIONS,
     FOCUS,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.phantom.render import PhantomFrame
+from mcpmix.data.phantom.renderer import PhantomFrame
 
 _GAP = 2  # pixels between frames
 _CONTOUR = (90, 255, 120)

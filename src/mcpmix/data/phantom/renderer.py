@@ -88,8 +88,8 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
     visible = view > 0
     surface = build_surface(style, scene, x, y)
     rng = numpy_rng("phantom", seed, "pixels", patient, frame)
-    light, facing = _light(style, surface, x, y)
-    noise = _surface_noise(scene, surface, x, y)
+    noise = _surface_noise(scene, x, y)
+    light, facing = _light(style, surface, noise, x, y)
     wall = wall_texture(seed, patient, style)
     colour = _reflectance(style, scene, surface, wall, noise, x, y)
     linear = colour * light[..., None]
@@ -126,13 +126,16 @@ def _depth_map(inverse: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
     return np.where(visible, scaled, np.float32(0.0)).astype(np.float32)
 
 
-def _light(style: PatientStyle, surface: Surface, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+def _light(
+    style: PatientStyle, surface: Surface, noise: Floats, x: Floats, y: Floats
+) -> tuple[Floats, Floats]:
     """Light that comes back from each pixel (well-lit wall about 1) and the cosine of incidence.
 
     A plane in space is `w = a x + b y + c` in inverse depth w, with normal (a, b, c), so the gradient of w
     is all that shading needs.
     """
-    w = surface.inverse
+    # The relief of the mucosa is a hundredth of the distance: it tilts normals, but is not worth a depth.
+    w = surface.inverse * (1.0 + 0.002 * noise[..., MEDIUM] + 0.012 * noise[..., COARSE])
     scale = np.float32(0.5 * len(w) / style.opening)
     slope_x, slope_y = _slope(w, 1) * scale, _slope(w, 0) * scale
     rx, ry = x * np.float32(style.opening), y * np.float32(style.opening)
@@ -148,7 +151,8 @@ def _light(style: PatientStyle, surface: Surface, x: Floats, y: Floats) -> tuple
     # Edges in depth fall between pixels: soften their light by less than a pixel against stair-steps.
     light = ndimage.gaussian_filter(light, 0.7, mode="nearest", truncate=2.0)
     # The device's automatic exposure: the brighter part of the wall gets the same level in every frame.
-    reference = np.partition(light.ravel(), int(0.72 * light.size))[int(0.72 * light.size)]
+    rank = int(0.72 * light.size)
+    reference = np.partition(light.ravel(), rank)[rank]
     return light / reference, facing.astype(np.float32)
 
 
@@ -160,7 +164,7 @@ def _slope(w: Floats, axis: int) -> Floats:
     return np.where(np.abs(before) < np.abs(after), before, after)
 
 
-def _surface_noise(scene: Scene, surface: Surface, x: Floats, y: Floats) -> Floats:
+def _surface_noise(scene: Scene, x: Floats, y: Floats) -> Floats:
     """Noise tiles read on the surface, (H, W, 4); the lesion's texture moves with the lesion."""
     u, v = lesion_axes(scene.lesion, x, y)
     ou, ov = scene.lesion.grain_offset
