@@ -1,0 +1,250 @@
+"""Stage folders: finished when their manifest exists, reused while its digest matches, resumable until then.
+
+A stage works in `<folder>.partial` under a lock. Its manifest is written last; then the folder gets its final
+name. A killed stage leaves the partial folder, which the same command continues. A finished folder made from
+other settings is moved to `superseded/`, never overwritten.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from mcpmix.core.errors import StorageError
+
+MANIFEST = "manifest.json"
+_KEY = "key.json"
+_VERSIONED = ("mcpmix", "torch", "diffusers", "transformers", "numpy")
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON-like value, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class StageKey:
+    """All that a stage's result depends on.
+
+    Attributes:
+        stage: name of the stage.
+        settings: the part of the configuration that it reads, as JSON values.
+        inputs: digests of the artefacts it reads, by name.
+        seed: root of its random streams.
+    """
+
+    stage: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain dictionary that survives JSON unchanged."""
+        plain: dict[str, Any] = json.loads(
+            json.dumps(
+                {
+                    "stage": self.stage,
+                    "settings": dict(self.settings),
+                    "inputs": dict(self.inputs),
+                    "seed": self.seed,
+                },
+                default=str,
+            )
+        )
+        return plain
+
+    @property
+    def digest(self) -> str:
+        """Identity of the result."""
+        return digest_of(self.as_json())
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished stage folder."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """Identity of the result, for the keys of later stages."""
+        return str(self.manifest["digest"])
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+
+def read_artifact(folder: Path) -> Artifact | None:
+    """The finished artefact in a folder, or None if there is none.
+
+    Raises:
+        StorageError: the manifest is damaged.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        return Artifact(folder, json.loads(path.read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+        raise StorageError(f"{path} is damaged ({error}). Delete the folder to make it again.") from error
+
+
+def reusable(folder: Path, key: StageKey) -> Artifact | None:
+    """The finished artefact in `folder` if it was made from exactly this key."""
+    artifact = read_artifact(folder)
+    return artifact if artifact is not None and artifact.digest == key.digest else None
+
+
+def changes(artifact: Artifact, key: StageKey) -> list[str]:
+    """What differs between a finished artefact's key and another: `settings.train.epochs: 100 -> 50`."""
+    return list(_differences("", artifact.manifest["key"], key.as_json()))
+
+
+class Workspace:
+    """The folder in which a stage works until it is finished."""
+
+    def __init__(self, target: Path, key: StageKey) -> None:
+        self.target = target
+        self.key = key
+        self.folder = target.with_name(target.name + ".partial")
+
+    def prepare(self) -> None:
+        """Continue the partial folder of the same key; start anew otherwise."""
+        marker = self.folder / _KEY
+        if self.folder.exists() and not (marker.exists() and _read_digest(marker) == self.key.digest):
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not marker.exists():
+            write_json(marker, {"digest": self.key.digest, **self.key.as_json()})
+
+    def finish(self, **counts: Any) -> Artifact:
+        """Write the manifest and give the folder its final name.
+
+        Args:
+            counts: facts about the result (numbers of files, scores), kept in the manifest.
+        """
+        manifest = {
+            "digest": self.key.digest,
+            "key": self.key.as_json(),
+            "counts": counts,
+            "versions": _versions(),
+        }
+        (self.folder / _KEY).unlink()
+        write_json(self.folder / MANIFEST, manifest)
+        if self.target.exists():
+            _supersede(self.target)
+        os.replace(self.folder, self.target)
+        return Artifact(self.target, manifest)
+
+
+@contextmanager
+def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
+    """Lock a stage's folder and yield the place to work in.
+
+    Raises:
+        StorageError: another run uses the folder, the disk is full or not writable.
+    """
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(target.with_name(f".{target.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise StorageError(
+                f"{target} is in use by another run. Wait for it, or choose another name or output folder."
+            ) from error
+        try:
+            space = Workspace(target, key)
+            space.prepare()
+            yield space
+        finally:
+            lock.release()
+
+
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the disk into messages a user can act on; all others pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                f"The disk that holds {folder} is full. Finished stages and the last checkpoint are kept: "
+                "free some space and run the same command again."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise StorageError(f"Cannot write to {error.filename or folder}: {error.strerror}.") from error
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _read_digest(marker: Path) -> str | None:
+    try:
+        digest = json.loads(marker.read_text(encoding="utf-8")).get("digest")
+    except json.JSONDecodeError:
+        return None
+    return str(digest)
+
+
+def _supersede(folder: Path) -> None:
+    """Move a finished folder out of the way, keeping it."""
+    old = read_artifact(folder)
+    stamp = old.digest[:8] if old is not None else "incomplete"
+    shelf = folder.parent / "superseded"
+    shelf.mkdir(exist_ok=True)
+    place = shelf / f"{folder.name}-{stamp}"
+    if place.exists():  # the same result, shelved before
+        shutil.rmtree(place)
+    os.replace(folder, place)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted({*old, *new}):
+            yield from _differences(f"{path}.{name}".lstrip("."), old.get(name), new.get(name))
+    elif old != new:
+        yield f"{path}: {_short(old)} -> {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "…"

@@ -1,0 +1,269 @@
+"""What can be configured. Frozen models; unknown keys are errors; each field says what it does.
+
+Objects of the library take plain arguments: the configuration stops at the stage.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveInt = Annotated[int, Field(gt=0)]
+NaturalInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PhantomConfig(Section):
+    """A procedural data set, for the demo and for tests."""
+
+    train_patients: PositiveInt = 4
+    """Patients whose frames carry labels for training."""
+    validation_patients: PositiveInt = 2
+    """Patients on which the checkpoint is chosen."""
+    test_patients: PositiveInt = 12
+    """Unseen patients for the final figures."""
+    frames_per_patient: PositiveInt = 6
+    """Frames of each training and validation patient."""
+    test_frames_per_patient: PositiveInt = 4
+    """Frames of each test patient."""
+
+
+class SplitConfig(Section):
+    """Which samples are for training, validation and test. A group is never cut."""
+
+    file: Path | None = None
+    """JSON with lists of ids under train, validation and test; overrides the fractions."""
+    validation: Share = 0.15
+    """Share of the groups for choosing the checkpoint."""
+    test: Share = 0.2
+    """Share of the groups for the final figures."""
+
+    @model_validator(mode="after")
+    def _leaves_training_data(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation + test must stay below 1, got {self.validation} + {self.test}")
+        return self
+
+
+class DataConfig(Section):
+    """Where images and masks come from."""
+
+    source: Literal["folder", "phantom"] = "folder"
+    """`folder`: own images and masks; `phantom`: the procedural set."""
+    images: Path | None = None
+    """Folder of images (PNG, JPEG, TIFF or BMP)."""
+    masks: Path | None = None
+    """Folder of masks with the same file stems."""
+    groups: Path | None = None
+    """CSV with the columns id and group (patient, lesion or video); without it each image is its own group."""
+    size: PositiveInt = 128
+    """Side in pixels of the square that all networks see."""
+    split: SplitConfig = SplitConfig()
+    phantom: PhantomConfig = PhantomConfig()
+
+    @model_validator(mode="after")
+    def _folder_needs_paths(self) -> Self:
+        if self.source == "folder" and (self.images is None or self.masks is None):
+            raise ValueError("source: folder needs both `images` and `masks`")
+        return self
+
+
+class DepthConfig(Section):
+    """Stage 1: a frozen depth network, once per training image."""
+
+    model: str = "embedded"
+    """`embedded`, a local folder or a hub id of any AutoModelForDepthEstimation."""
+    batch_size: PositiveInt = 16
+    near: Literal["large", "small"] = "large"
+    """Whether the network gives near things large values (MiDaS, DPT) or small ones (metric depth)."""
+
+
+class PromptConfig(Section):
+    """The text condition."""
+
+    template: str = (
+        "A clinical {position} endoscopic image showing a {target} lesion, realistic texture and clear boundary."
+    )
+    position: str = "colon"
+    """Imaging position, e.g. colon, gastric, nasal."""
+    target: str = "polyp"
+    """What the lesion is."""
+
+    @model_validator(mode="after")
+    def _known_fields(self) -> Self:
+        try:
+            self.template.format(position="", target="")
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(f"template may use only {{position}} and {{target}}: {error!r}") from error
+        return self
+
+    @property
+    def text(self) -> str:
+        """The prompt with its fields filled in."""
+        return self.template.format(position=self.position, target=self.target)
+
+
+class GeneratorConfig(Section):
+    """The diffusion model that stage 2 fine-tunes a ControlNet for."""
+
+    base: str = "embedded"
+    """`embedded`, a local pipeline folder or a hub id, e.g. stable-diffusion-v1-5/stable-diffusion-v1-5."""
+    prompt: PromptConfig = PromptConfig()
+
+
+class FinetuneConfig(Section):
+    """Stage 2: ControlNet on the frozen base."""
+
+    steps: PositiveInt = 500
+    batch_size: PositiveInt = 16
+    learning_rate: PositiveFloat = 1e-3
+    warmup_steps: NaturalInt = 25
+    ema_decay: Share = 0.99
+    condition: Literal["both", "mask", "depth"] = "both"
+    """Which channels of the condition carry information; the others are zero."""
+    mask_dropout: Share = 0.0
+    """Share of samples whose mask channel is blanked in training."""
+    depth_dropout: Share = 0.1
+    """Share of samples whose depth channel is blanked in training."""
+    prompt_dropout: Share = 0.1
+    """Share of samples trained without text, for guidance."""
+    min_snr_gamma: float = 5.0
+    """Clip of the signal-to-noise weighting; 0 switches it off."""
+    embedding_channels: tuple[PositiveInt, ...] = (16, 32, 96, 256)
+    """Widths of the condition embedding; the last four make the eightfold down-sampling."""
+    augment: bool = True
+    """Paired flips and quarter turns of image, mask and depth."""
+    save_every: PositiveInt = 50
+    """Steps between two checkpoints."""
+
+
+class SynthesisConfig(Section):
+    """Synthetic counterparts under the masks of the training images."""
+
+    replicas: PositiveInt = 4
+    """Counterparts per mask (K) in the bank."""
+    steps: PositiveInt = 12
+    """Denoising steps of DPM-Solver++."""
+    guidance: float = Field(default=1.5, ge=1)
+    """Classifier-free guidance; 1 switches it off and halves the cost."""
+    control_scale: PositiveFloat = 1.0
+    """Weight of the ControlNet's residuals."""
+    strength: float = Field(default=1.0, gt=0, le=1)
+    """1: from pure noise, as the paper; below 1: from the noised latents of the source image."""
+    batch_size: PositiveInt = 16
+    appearance: tuple[str, ...] = ()
+    """Texts of which one, drawn by the seed, is added to each prompt; varies what the base knows about."""
+    source: Literal["bank", "on-the-fly"] = "bank"
+    """`bank`: stored once, one replica drawn per epoch; `on-the-fly`: new images each epoch."""
+
+
+class SegmenterConfig(Section):
+    """The network of stage 3."""
+
+    name: str = "segformer"
+    variant: str = "b0"
+    """Size: nano (for CPUs), b0 ... b5."""
+    weights: str | None = None
+    """Hub id or local folder of pretrained weights; none: from scratch."""
+
+
+class RLAConfig(Section):
+    """Real-anchored learnable annealing and the fixed mixing arms."""
+
+    s_max: float = Field(default=0.7, gt=0, le=1)
+    rho_max: float = Field(default=0.5, gt=0, le=1)
+    mu: float = Field(default=1.0, ge=0)
+    """Weight of the discrepancy above its margin."""
+    tau0: PositiveFloat | Literal["auto"] = "auto"
+    """Margin at the start; auto: mean discrepancy of the first batches at s = s_max."""
+    lambda_s: float = Field(default=1e-3, ge=0)
+    lambda_rho: float = Field(default=1e-3, ge=0)
+    controller: Literal["network", "scalar"] = "network"
+    gate_learning_rate: PositiveFloat | Literal["auto"] = "auto"
+    """auto: total possible travel of about 3.5 logits over the run."""
+    mmd_every: PositiveInt = 1
+    """Evaluate the discrepancy on every k-th step."""
+    features: str = "embedded"
+    """phi: `embedded`, `resnet50` (torchvision, IMAGENET1K_V2) or a safetensors file of one."""
+    fixed_rho: Share = 0.25
+    """Loss weight of mixed images in the arms without learnable gates."""
+
+
+class TrainConfig(Section):
+    """Stage 3."""
+
+    arms: tuple[str, ...] = ("full-sup", "mcpmix", "mcpmix-rla")
+    """Strategies to train; each with every seed."""
+    seeds: tuple[NaturalInt, ...] = (0, 1, 2)
+    epochs: PositiveInt = 400
+    """T: schedules reach their end here."""
+    tail_epochs: NaturalInt = 0
+    """Further epochs with schedules held at their end."""
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+    weight_decay: float = Field(default=1e-4, ge=0)
+    validate_every: PositiveInt = 10
+    """Epochs between two validations; the best one is kept."""
+    rotate: float = Field(default=30.0, ge=0, le=180)
+    """Largest rotation in degrees, shared by image, counterpart and mask."""
+    scale: float = Field(default=0.2, ge=0, lt=1)
+    """Largest relative change of size."""
+    flip: bool = True
+    colour: float = Field(default=0.0, ge=0, le=1)
+    """Strength of colour jitter, the same for image and counterpart; 0 switches it off."""
+
+
+class EvaluationConfig(Section):
+    """Scores on the test split."""
+
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+    tolerances: tuple[PositiveInt, ...] = (2, 5, 10)
+    """Boundary tolerances in pixels."""
+    band: PositiveInt = 2
+    """Half-width of the boundary IoU band in pixels."""
+
+
+class RuntimeConfig(Section):
+    """The machine."""
+
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1`, `mps`."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 on GPUs that have it, otherwise float32."""
+    threads: NaturalInt = 1
+    """Torch threads per process; 0 leaves torch's default. Small networks run best with one."""
+    jobs: NaturalInt = 0
+    """Trainings side by side; 0: one per core on a CPU, one on a GPU."""
+    deterministic: bool = True
+
+
+class Config(Section):
+    """A whole run."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: NaturalInt = 0
+    """Root of all random streams."""
+    output: Path = Path("runs")
+    """Folder in which the run's folder is made."""
+    data: DataConfig
+    depth: DepthConfig = DepthConfig()
+    generator: GeneratorConfig = GeneratorConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
+    synthesis: SynthesisConfig = SynthesisConfig()
+    segmenter: SegmenterConfig = SegmenterConfig()
+    train: TrainConfig = TrainConfig()
+    rla: RLAConfig = RLAConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @property
+    def folder(self) -> Path:
+        """Where this run's stage folders are."""
+        return self.output / self.name

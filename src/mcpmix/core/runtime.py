@@ -1,0 +1,108 @@
+"""Device, precision, threads and determinism, chosen once and said aloud."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcpmix.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how networks run.
+
+    Attributes:
+        device: the torch device.
+        precision: number format of the forward passes under autocast; weights stay float32.
+        reason: why this was chosen, for the log.
+    """
+
+    device: "torch.device"
+    precision: "torch.dtype"
+    reason: str
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context for forward passes: mixed precision where it was chosen."""
+        import torch
+
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.precision)
+
+
+def setup(device: str, precision: str, threads: int, deterministic: bool) -> Runtime:
+    """Choose device and precision and set torch's global switches for this process.
+
+    Args:
+        device: "auto" or a torch device.
+        precision: "auto", "float32", "bfloat16" or "float16".
+        threads: CPU threads; 0 leaves torch's default.
+        deterministic: bit-equal results on the same machine, at some cost on GPUs.
+
+    Raises:
+        ConfigError: the device does not exist here.
+    """
+    import torch
+
+    chosen = _choose_device(device)
+    dtype, reason = _choose_precision(precision, chosen)
+    if threads:
+        torch.set_num_threads(threads)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.backends.cudnn.benchmark = not deterministic
+    return Runtime(chosen, dtype, f"{chosen}, {reason}")
+
+
+def _choose_device(name: str) -> "torch.device":
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"runtime.device: {name!r} cannot be used here ({error}). Try auto or cpu.") from error
+    return device
+
+
+def _choose_precision(name: str, device: "torch.device") -> tuple["torch.dtype", str]:
+    import torch
+
+    if name != "auto":
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype, f"{name} as configured"
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.bfloat16, "bfloat16 (the GPU has it)"
+    return torch.float32, "float32 (no fast bfloat16 here)"
+
+
+def worker_count(jobs: int, device: "torch.device", tasks: int) -> int:
+    """How many trainings run side by side: as configured, else one per core on a CPU and one on a GPU."""
+    if jobs:
+        return min(jobs, tasks)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores if device.type == "cpu" else 1, tasks)
+
+
+@contextmanager
+def offline_hub() -> Iterator[None]:
+    """No socket is opened for a hub while this is active."""
+    old = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = old

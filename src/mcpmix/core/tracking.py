@@ -1,0 +1,36 @@
+"""Training logs as JSON lines: one row per event, appended; a resumed run drops rows it is about to redo."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+class JsonLines:
+    """An append-only file of JSON rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, **row: Any) -> None:
+        """Add one row and flush it to the file."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All complete rows; a last line cut short by a kill is left out."""
+        if not self.path.exists():
+            return []
+        rows = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def rewrite(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Replace the file's rows, whole or not at all."""
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        temporary.replace(self.path)
