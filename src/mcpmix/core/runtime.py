@@ -1,8 +1,7 @@
 """Device, precision, threads and determinism, chosen once and said aloud."""
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,16 +92,3 @@ def worker_count(jobs: int, device: "torch.device", tasks: int) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores if device.type == "cpu" else 1, tasks)
 
-
-@contextmanager
-def offline_hub() -> Iterator[None]:
-    """No socket is opened for a hub while this is active."""
-    old = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        yield
-    finally:
-        if old is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = old

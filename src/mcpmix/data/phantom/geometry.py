@@ -1,4 +1,4 @@
-"""Inverse depth of the wall and of the lesion, per pixel, in closed form but for a short march through folds."""
+"""Inverse depth of the wall and of the lesion per pixel: closed form, but for a short march through folds."""
 
 from dataclasses import dataclass
 
@@ -68,7 +68,8 @@ class _Tube:
     def __init__(self, style: PatientStyle, scene: Scene, x: Floats, y: Floats) -> None:
         self.style, self.scene = style, scene
         opening = np.float32(style.opening)
-        # The axis of the tube is `offset + slope z + bend z^2 / (1 + z / 6)`; slopes are folded into the rays.
+        # The axis of the tube is `offset + slope z + bend z^2 / (1 + z / 6)`; the rays
+        # take over the slope.
         self.x = (x - np.float32(scene.lumen[0])) * opening
         self.y = (y - np.float32(scene.lumen[1])) * opening
         self.frequency = np.float32(2.0 * np.pi / style.fold_spacing)
@@ -148,8 +149,8 @@ def _lesion_profile(scene: Scene, x: Floats, y: Floats) -> tuple[Floats, npt.NDA
     mask = level < 1.0
     # The top leans to the lumen, so that slope is gentle on the near side and steep on the far side.
     # `angle` is the tangent about the lumen, hence the lumen lies on the negative v side.
-    shift = np.float32(-lesion.lean * 0.5) * np.clip(1.0 - level, 0.0, 1.0)
-    q = np.clip(np.sqrt(u * u + (v - shift * np.float32(lesion.radius)) ** 2) / reach, 0.0, 1.0)
+    shift = np.clip(1.0 - level, 0.0, 1.0) * np.float32(-0.5 * lesion.lean * lesion.radius)
+    q = np.clip(np.sqrt(u * u + (v - shift) ** 2) / reach, 0.0, 1.0)
     inside = np.clip(1.0 - q * q, 0.0, 1.0)
     if lesion.shape == "pedunculated":
         dome = 0.3 + 0.7 * np.sqrt(inside)

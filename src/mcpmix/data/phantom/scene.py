@@ -141,7 +141,9 @@ def lesion_axes(lesion: Lesion, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     dx, dy = x - np.float32(lesion.centre[0]), y - np.float32(lesion.centre[1])
     cos, sin = np.float32(np.cos(lesion.angle)), np.float32(np.sin(lesion.angle))
     stretch = np.float32(np.sqrt(lesion.aspect))
-    return (dx * cos + dy * sin) / stretch, (dy * cos - dx * sin) * stretch
+    u: Floats = (dx * cos + dy * sin) / stretch
+    v: Floats = (dy * cos - dx * sin) * stretch
+    return u, v
 
 
 def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[float, float]) -> Lesion:
@@ -149,7 +151,7 @@ def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[flo
     low, high = {
         "sessile": (0.12, 0.45),
         "pedunculated": (0.35, 0.8),
-        "flat": (0.05, 0.12),
+        "flat": (0.07, 0.12),
         "irregular": (0.08, 0.4),
     }[shape]
     wild = {"sessile": 0.05, "pedunculated": 0.05, "flat": 0.09, "irregular": 0.16}[shape]
@@ -172,7 +174,7 @@ def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[flo
         waves=waves,
         height=float(rng.uniform(low, high)),
         lean=float(rng.uniform(0.0, 0.35)),
-        contrast=float(np.clip(style.lesion_contrast * rng.uniform(0.5, 1.4), 0.04, 1.0)),
+        contrast=float(np.clip(style.lesion_contrast * rng.uniform(0.5, 1.4), 0.12, 1.0)),
         grain_offset=(float(rng.uniform()), float(rng.uniform())),
     )
 
@@ -189,10 +191,10 @@ def _place(
     for attempt in range(_TRIES):
         x, y = rng.uniform(-0.85, 0.85, 2)
         reach = np.sqrt(4.0 * area / np.pi) * stretch * 1.12 + _MARGIN
-        room = float(view_distance(style, np.float32([x]), np.float32([y]))[0])
+        room = float(view_distance(style, np.array([x], np.float32), np.array([y], np.float32))[0])
         apart = float(np.hypot(x - lumen[0], y - lumen[1]))
         if room > reach and apart > clearance + 0.7 * reach:
             return (float(x), float(y)), area
         if attempt % 4 == 3:
-            area, clearance = max(_AREA_RANGE[0], 0.93 * area), 0.93 * clearance
+            area, clearance = max(_AREA_RANGE[0], 0.93 * area), max(0.22, 0.93 * clearance)
     return (style.view_shift, 0.0), _AREA_RANGE[0]

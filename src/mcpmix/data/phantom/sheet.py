@@ -37,9 +37,7 @@ def contact_sheet(
         )
     height, width = sizes[0]
     rows = -(-len(frames) // columns)
-    sheet = np.full(
-        (rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 24, dtype=np.uint8
-    )
+    sheet = np.full((rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 24, dtype=np.uint8)
     for index, frame in enumerate(frames):
         top, left = index // columns * (height + _GAP), index % columns * (width + _GAP)
         tile = _with_contour(frame) if contours else frame.image

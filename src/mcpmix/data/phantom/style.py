@@ -189,7 +189,7 @@ def _draw_lesion_habit(rng: np.random.Generator, mucosa: str) -> dict[str, objec
     colour = _pick(rng, LESION_COLOURS, weights)
     return {
         "lesion_colour": colour,
-        "lesion_contrast": float(rng.uniform(0.05, 0.15) if colour == "similar" else rng.uniform(0.25, 1.0)),
+        "lesion_contrast": float(rng.uniform(0.15, 0.28) if colour == "similar" else rng.uniform(0.25, 1.0)),
         "lesion_texture": _pick(rng, LESION_TEXTURES),
         "lesion_grain": float(rng.uniform(0.15, 1.0)),
     }

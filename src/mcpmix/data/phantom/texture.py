@@ -1,4 +1,4 @@
-"""Tileable textures: noise shared by all patients, and a patient's vessels and mottling on the unrolled wall."""
+"""Tileable textures: noise shared by all patients, and vessels and mottling on a patient's unrolled wall."""
 
 from functools import lru_cache
 
@@ -25,7 +25,9 @@ def noise_tiles() -> Floats:
     The tiles are constants of the generator: seeds only choose where they are read.
     """
     rng = numpy_rng("phantom", "tiles")
-    layers = [ndimage.gaussian_filter(rng.standard_normal((TILE, TILE)), s, mode="wrap") for s in (1.3, 4, 14)]
+    layers = [
+        ndimage.gaussian_filter(rng.standard_normal((TILE, TILE)), s, mode="wrap") for s in (1.3, 4, 14)
+    ]
     seeds = rng.uniform(0, TILE, (1100, 2))
     grid = np.stack(np.meshgrid(np.arange(TILE), np.arange(TILE), indexing="ij"), axis=-1).reshape(-1, 2)
     distance = cKDTree(seeds, boxsize=TILE).query(grid, k=2)[0]
@@ -37,9 +39,9 @@ def noise_tiles() -> Floats:
 
 @lru_cache(maxsize=64)
 def wall_texture(seed: int, patient: int, style: PatientStyle) -> Floats:
-    """The unrolled wall of a patient, (WALL, WALL, 3): thin vessels 0..1, veins 0..1, mottling of unit variance.
+    """The unrolled wall of a patient, (WALL, WALL, 3).
 
-    Rows go along the tube, columns around it; both wrap.
+    Channels are thin vessels 0..1, veins 0..1, and mottling of unit variance. Rows go along the tube, columns around it; both wrap.
     """
     rng = numpy_rng("phantom", seed, "wall", patient)
     trunks = _trunks(rng, style)
@@ -77,7 +79,9 @@ def sample_tile(tile: Floats, u: Floats, v: Floats) -> Floats:
     return result
 
 
-_Paths = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # points (N, T, 2) in texels, headings (N, T)
+_Paths = tuple[
+    npt.NDArray[np.float64], npt.NDArray[np.float64]
+]  # points (N, T, 2) in texels, headings (N, T)
 
 
 def _trunks(rng: np.random.Generator, style: PatientStyle) -> _Paths:
