@@ -145,7 +145,7 @@ def _lesion_profile(scene: Scene, x: Floats, y: Floats) -> tuple[Floats, npt.NDA
     lesion = scene.lesion
     u, v = lesion_axes(lesion, x, y)
     reach = outline_radius(lesion, np.arctan2(v, u))
-    level: Floats = np.sqrt(u * u + v * v) / reach
+    level = (np.sqrt(u * u + v * v) / reach).astype(np.float32, copy=False)
     mask = level < 1.0
     # The top leans to the lumen, so that slope is gentle on the near side and steep on the far side.
     # `angle` is the tangent about the lumen, hence the lumen lies on the negative v side.

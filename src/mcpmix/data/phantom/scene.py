@@ -141,9 +141,7 @@ def lesion_axes(lesion: Lesion, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     dx, dy = x - np.float32(lesion.centre[0]), y - np.float32(lesion.centre[1])
     cos, sin = np.float32(np.cos(lesion.angle)), np.float32(np.sin(lesion.angle))
     stretch = np.float32(np.sqrt(lesion.aspect))
-    u: Floats = (dx * cos + dy * sin) / stretch
-    v: Floats = (dy * cos - dx * sin) * stretch
-    return u, v
+    return (dx * cos + dy * sin) * (1 / stretch), (dy * cos - dx * sin) * stretch
 
 
 def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[float, float]) -> Lesion:
@@ -151,7 +149,7 @@ def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[flo
     low, high = {
         "sessile": (0.12, 0.45),
         "pedunculated": (0.35, 0.8),
-        "flat": (0.07, 0.12),
+        "flat": (0.08, 0.12),
         "irregular": (0.08, 0.4),
     }[shape]
     wild = {"sessile": 0.05, "pedunculated": 0.05, "flat": 0.09, "irregular": 0.16}[shape]

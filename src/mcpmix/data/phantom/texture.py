@@ -41,7 +41,8 @@ def noise_tiles() -> Floats:
 def wall_texture(seed: int, patient: int, style: PatientStyle) -> Floats:
     """The unrolled wall of a patient, (WALL, WALL, 3).
 
-    Channels are thin vessels 0..1, veins 0..1, and mottling of unit variance. Rows go along the tube, columns around it; both wrap.
+    Channels are thin vessels 0..1, veins 0..1, and mottling of unit variance. Rows go along the
+    tube, columns around it; both wrap.
     """
     rng = numpy_rng("phantom", seed, "wall", patient)
     trunks = _trunks(rng, style)
