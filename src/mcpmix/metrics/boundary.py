@@ -1,0 +1,205 @@
+"""Boundaries of two masks and the exact Euclidean distances between them.
+
+The boundary of a mask is its foreground pixels with at least one of four neighbours outside; beyond the image
+is outside.
+"""
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mcpmix.metrics import _kernels
+from mcpmix.metrics.contract import squared_limit
+from mcpmix.metrics.masks import Mask, as_pair
+from mcpmix.metrics.region import Counts, counts_of
+
+_NARROW_SIDE = 1 << 14  # below it `_FAR[uint16]` exceeds any distance and distances still fit 16 bits
+_FAR = {np.dtype(np.uint16): 1 << 15, np.dtype(np.uint32): 1 << 30}
+_KEPT_BYTES = 1 << 24  # larger workspaces are given back after the call
+
+Frame = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Pixel counts of a pair and the rectangle that holds both foregrounds.
+
+    Attributes:
+        counts: pixel counts.
+        box: first row, row after the last, first column, column after the last.
+    """
+
+    counts: Counts
+    box: Frame
+
+
+@dataclass(frozen=True)
+class Directed:
+    """Distances from the boundary of one mask to that of another.
+
+    Attributes:
+        squared: (n,) squared distances in pixels^2, one per boundary pixel of the first mask.
+        total: sum of the distances in pixels.
+        within: how many distances are at most each tolerance.
+    """
+
+    squared: npt.NDArray[np.int64]
+    total: float
+    within: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of boundary pixels."""
+        return int(self.squared.size)
+
+    @property
+    def mean(self) -> float:
+        """Mean distance in pixels."""
+        return self.total / self.size
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """What boundary metrics are made of, for two masks that both have foreground.
+
+    Attributes:
+        truth: distances from the boundary of the truth to that of the prediction.
+        prediction: distances from the boundary of the prediction to that of the truth.
+        band_both: pixels in the bands around both boundaries.
+        band_either: pixels in at least one of the two bands.
+    """
+
+    truth: Directed
+    prediction: Directed
+    band_both: int
+    band_either: int
+
+
+class _Workspace(threading.local):
+    """Memory that one thread uses again from call to call, so that no page is faulted in twice."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array with unspecified content, valid until the same name is taken again in this thread."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = np.empty(size, np.uint8)
+            if size <= _KEPT_BYTES:
+                self._buffers[name] = buffer
+        return buffer[:size].view(dtype).reshape(shape)
+
+
+_workspace = _Workspace()
+
+
+def survey(truth: Mask, prediction: Mask) -> Survey:
+    """Count two masks and find the box of their foregrounds. Both are (H, W), of 0 and 1, C-contiguous."""
+    columns = _workspace.take("columns", (truth.shape[1],), np.uint8)
+    ones_truth, ones_prediction, ones_both, *box = _kernels.survey(truth, prediction, columns)
+    top, bottom, left, right = box
+    return Survey(counts_of(ones_truth, ones_prediction, ones_both, truth.size), (top, bottom, left, right))
+
+
+def compare(
+    truth: Mask, prediction: Mask, box: Frame, tolerances: Sequence[float], band: float
+) -> Boundaries:
+    """Measure two masks that both have foreground.
+
+    Args:
+        truth: (H, W) mask of 0 and 1, C-contiguous.
+        prediction: (H, W) mask of 0 and 1, C-contiguous.
+        box: the rectangle of both foregrounds, from `survey`.
+        tolerances: lengths in pixels.
+        band: radius of the band around a boundary, in pixels.
+    """
+    frame = _widen(box, band, truth.shape)
+    height, width = frame[1] - frame[0], frame[3] - frame[2]
+    gap_type = np.dtype(np.uint16 if max(height, width) < _NARROW_SIDE else np.uint32)
+    traced = []
+    for name, mask in (("truth", truth), ("prediction", prediction)):
+        border = _workspace.take(f"border {name}", (height, width), np.uint8)
+        gaps = _workspace.take(f"gaps {name}", (height, width), gap_type)
+        padded = _workspace.take("padded", (height + 2, width + 2), np.uint8)
+        _kernels.outline(mask, frame[0], frame[2], padded, border)
+        _kernels.measure_columns(border, _FAR[gap_type], gaps)
+        traced.append((border, gaps))
+    (truth_border, truth_gaps), (prediction_border, prediction_gaps) = traced
+    from_truth = _measure(truth_border, prediction_gaps, tolerances)
+    from_prediction = _measure(prediction_border, truth_gaps, tolerances)
+    # The boundaries are measured: their memory now takes the bands.
+    reach = _reach(band, width, gap_type)
+    _kernels.mark_band(truth_gaps, reach, truth_border)
+    _kernels.mark_band(prediction_gaps, reach, prediction_border)
+    sizes = np.count_nonzero(truth_border) + np.count_nonzero(prediction_border)
+    both = np.count_nonzero(np.bitwise_and(truth_border, prediction_border, out=truth_border))
+    return Boundaries(from_truth, from_prediction, int(both), int(sizes - both))
+
+
+def boundary_distances(
+    truth: npt.ArrayLike, prediction: npt.ArrayLike
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Distances in pixels between the boundaries of two hard masks, for metrics this package does not have.
+
+    Args:
+        truth: (H, W).
+        prediction: (H, W).
+
+    Returns:
+        From each boundary pixel of the truth to the nearest one of the prediction, and the other way round.
+        If a mask has no foreground, distances to it are infinite and those from it an empty array.
+
+    Raises:
+        DataError: the arrays are not two hard masks of one shape.
+    """
+    first, second = as_pair(truth, prediction)
+    found = survey(first, second)
+    empty = np.empty(0)
+    if found.counts.truth_empty and found.counts.prediction_empty:
+        return empty, empty
+    if found.counts.truth_empty:
+        return empty, np.full(_boundary_size(second), np.inf)
+    if found.counts.prediction_empty:
+        return np.full(_boundary_size(first), np.inf), empty
+    result = compare(first, second, found.box, (), 0.0)
+    return np.sqrt(result.truth.squared), np.sqrt(result.prediction.squared)
+
+
+def _boundary_size(mask: Mask) -> int:
+    found = survey(mask, mask)
+    return compare(mask, mask, found.box, (), 0.0).truth.size
+
+
+def _measure(border: Mask, gaps: npt.NDArray[Any], tolerances: Sequence[float]) -> Directed:
+    pixels = np.flatnonzero(border.view(np.bool_))
+    squared = np.empty(pixels.size, np.int64)
+    total = _kernels.measure(pixels, gaps, squared)
+    if total < 0:
+        total = _kernels.measure_rows(pixels, gaps, squared, np.empty((3, gaps.shape[1]), np.int64))
+    within = (int(np.count_nonzero(squared <= squared_limit(tolerance))) for tolerance in tolerances)
+    return Directed(squared, total, tuple(within))
+
+
+def _widen(box: Frame, band: float, shape: tuple[int, ...]) -> Frame:
+    margin = math.floor(band)
+    top, bottom, left, right = box
+    return (
+        max(top - margin, 0),
+        min(bottom + margin, shape[0]),
+        max(left - margin, 0),
+        min(right + margin, shape[1]),
+    )
+
+
+def _reach(band: float, width: int, gap_type: np.dtype[Any]) -> npt.NDArray[Any]:
+    """How far a disc of radius `band` goes up and down at each horizontal offset 0, 1, ..., in pixels."""
+    limit = squared_limit(band)
+    offsets = range(min(math.isqrt(limit), width) + 1)
+    return np.array([min(math.isqrt(limit - x * x), _FAR[gap_type] - 1) for x in offsets], gap_type)

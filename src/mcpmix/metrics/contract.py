@@ -1,0 +1,133 @@
+"""The contract of the metrics: names, units, direction, and what they are when a mask is empty.
+
+Region metrics and boundary metrics are in percent, distances in pixels. With `TP, FP, FN, TN` the pixel
+counts of one image, `B` the boundary of the truth and `P` that of the prediction:
+
+| key | meaning | one mask empty | both empty |
+|---|---|---|---|
+| `miou` | mean IoU of foreground and background, over those of the two that occur | by its formula | 100 |
+| `precision` | TP / (TP + FP) | 0 | undefined |
+| `recall` | TP / (TP + FN) | 0 | undefined |
+| `pixel_accuracy` | (TP + TN) / all | by its formula | 100 |
+| `dsc` | 2 TP / (2 TP + FP + FN) | 0 | undefined |
+| `hd95` | 95th percentile of all distances B to P and P to B, in one list | image diagonal | undefined |
+| `assd` | mean of the two directed mean distances | image diagonal | undefined |
+| `bp_t` | percentage of P within t of B | 0 | undefined |
+| `br_t` | percentage of B within t of P | 0 | undefined |
+| `bf1_t` | harmonic mean of `bp_t` and `br_t`, 0 if both are 0 | 0 | undefined |
+| `biou` | IoU of the pixels within `band` of B and those within `band` of P | 0 | undefined |
+
+Undefined is NaN. `EmptyRule` names the two right-hand columns and lets a caller choose others.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mcpmix.core.errors import ConfigError, bullet_list
+
+REGION_KEYS = ("miou", "precision", "recall", "pixel_accuracy", "dsc")
+DISTANCE_KEYS = ("hd95", "assd")
+DEFAULT_TOLERANCES: tuple[float, ...] = (2, 5, 10)
+DEFAULT_BAND = 2.0
+
+OneEmpty = Literal["worst", "infinite", "undefined"]
+BothEmpty = Literal["undefined", "perfect"]
+
+
+@dataclass(frozen=True)
+class EmptyRule:
+    """What a metric is when truth, prediction or both have no foreground.
+
+    Attributes:
+        one_empty: a missed lesion, or a false alarm on an image without one. `"worst"`: 0 percent, and the
+            image diagonal `sqrt(H^2 + W^2)` as distance, which no real distance reaches. `"infinite"`: the
+            same with infinite distances. `"undefined"`: NaN for distances and for every 0/0.
+        both_empty: an image without lesion on which nothing was found. `"undefined"`: NaN wherever the
+            formula is 0/0. `"perfect"`: 100 percent and distance 0.
+    """
+
+    one_empty: OneEmpty = "worst"
+    both_empty: BothEmpty = "undefined"
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{field} must be one of {', '.join(map(repr, allowed))}, but is {value!r}"
+            for field, value, allowed in (
+                ("one_empty", self.one_empty, get_args(OneEmpty)),
+                ("both_empty", self.both_empty, get_args(BothEmpty)),
+            )
+            if value not in allowed
+        ]
+        if problems:
+            raise ConfigError(bullet_list("The rule for empty masks is wrong:", problems))
+
+    def distance(self, truth_empty: bool, prediction_empty: bool, height: int, width: int) -> float:
+        """The distance in pixels where at least one of two masks of `height` x `width` is empty."""
+        if truth_empty and prediction_empty:
+            return 0.0 if self.both_empty == "perfect" else math.nan
+        return {"worst": math.hypot(height, width), "infinite": math.inf, "undefined": math.nan}[
+            self.one_empty
+        ]
+
+    def share(self, truth_empty: bool, prediction_empty: bool) -> float:
+        """The percentage where the formula is 0/0, because at least one of two masks is empty."""
+        if truth_empty and prediction_empty:
+            return 100.0 if self.both_empty == "perfect" else math.nan
+        return math.nan if self.one_empty == "undefined" else 0.0
+
+
+DEFAULT_RULE = EmptyRule()
+
+
+def boundary_keys(tolerances: Sequence[float]) -> tuple[str, ...]:
+    """The keys of boundary precision, recall and F1, tolerance by tolerance: `bp_2`, `br_2`, `bf1_2`, ..."""
+    return tuple(f"{kind}_{tolerance:g}" for tolerance in tolerances for kind in ("bp", "br", "bf1"))
+
+
+def score_keys(tolerances: Sequence[float] = DEFAULT_TOLERANCES) -> tuple[str, ...]:
+    """All keys of `score`, in the order of its result."""
+    return (*REGION_KEYS, *DISTANCE_KEYS, *boundary_keys(tolerances), "biou")
+
+
+def higher_is_better(key: str) -> bool:
+    """Whether a larger value of a metric is better, for any tolerance."""
+    return key not in DISTANCE_KEYS
+
+
+HIGHER_IS_BETTER: dict[str, bool] = {key: higher_is_better(key) for key in score_keys()}
+
+
+def check_lengths(tolerances: Sequence[float], band: float) -> None:
+    """Refuse tolerances and band widths that are not lengths in pixels.
+
+    Raises:
+        ConfigError: a tolerance or the band is negative or not finite, or two tolerances share a key.
+    """
+    problems = [
+        f"{name} must be a finite number of pixels, at least 0, but is {value!r}"
+        for name, value in [*(("a tolerance", tolerance) for tolerance in tolerances), ("band", band)]
+        if not (math.isfinite(value) and value >= 0)
+    ]
+    if len(set(boundary_keys(tolerances))) != len(boundary_keys(tolerances)):
+        problems.append(f"tolerances must differ from each other, but are {tuple(tolerances)}")
+    if problems:
+        raise ConfigError(bullet_list("The lengths for boundary metrics are wrong:", problems))
+
+
+def squared_limit(length: float) -> int:
+    """The largest integer whose square root is at most `length` pixels.
+
+    A squared pixel distance is an integer, so `distance <= length` is the same as `squared <= limit`, without
+    the rounding of a square root.
+
+    >>> squared_limit(2), squared_limit(2.5), squared_limit(3**0.5)
+    (4, 6, 3)
+    """
+    limit = math.floor(length * length)
+    while math.sqrt(limit + 1) <= length:
+        limit += 1
+    while math.sqrt(limit) > length:
+        limit -= 1
+    return limit

@@ -1,0 +1,205 @@
+"""The whole suite: equal to a slow implementation, to cases worked by hand, and to its contract."""
+
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from mcpmix.core.errors import ConfigError, DataError
+from mcpmix.metrics import EmptyRule, score, score_keys
+
+
+def rectangle(shape, rows, columns):
+    mask = np.zeros(shape, bool)
+    mask[slice(*rows), slice(*columns)] = True
+    return mask
+
+
+def assert_same(found, expected, tolerance=1e-6):
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, abs=tolerance, nan_ok=True), key
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_equals_the_slow_implementation_on_random_pairs(slow_score, random_pair, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(80):
+        truth, prediction = random_pair(rng)
+        tolerances = (2, 5, 10) if rng.random() < 0.7 else tuple(np.unique(rng.uniform(0, 9, 3)).round(3))
+        band = 2 if rng.random() < 0.7 else float(rng.choice([0, 1, 1.5, 3, 2**0.5, 7.3, 40]))
+        assert_same(
+            score(truth, prediction, tolerances, band), slow_score(truth, prediction, tolerances, band)
+        )
+
+
+def test_equals_the_slow_implementation_on_larger_images(slow_score, random_mask):
+    rng = np.random.default_rng(77)
+    for height, width in [(512, 512), (288, 384), (500, 611), (1, 700), (700, 1), (257, 1030)]:
+        truth, prediction = random_mask(rng, height, width), random_mask(rng, height, width)
+        assert_same(score(truth, prediction), slow_score(truth, prediction))
+
+
+def test_equals_the_slow_implementation_where_searching_rows_would_take_too_long(slow_score):
+    truth = np.zeros((200, 900), bool)
+    truth[::2, :300:2] = True
+    prediction = rectangle(truth.shape, (150, 151), (890, 891))
+    assert_same(score(truth, prediction), slow_score(truth, prediction))
+    assert_same(score(prediction, truth), slow_score(prediction, truth))
+
+
+def test_shifted_square_by_hand():
+    truth = rectangle((10, 12), (2, 6), (2, 6))  # 16 pixels, 12 of them boundary
+    prediction = rectangle((10, 12), (2, 6), (5, 9))  # three columns to the right: 4 pixels in common
+    found = score(truth, prediction, tolerances=(1, 3), band=0)
+    assert found["dsc"] == pytest.approx(100 * 8 / 32)
+    assert found["miou"] == pytest.approx(50 * (4 / 28 + 92 / 116))
+    assert found["pixel_accuracy"] == pytest.approx(100 * 96 / 120)
+    # Distances of the truth's boundary, left to right: a column of 4 at 3, two pairs at 2 and 1, a column of 4
+    # on the prediction's own left edge at 0; the other direction is the mirror image.
+    assert found["assd"] == pytest.approx((4 * 3 + 2 * 2 + 2 * 1) / 12)
+    assert found["hd95"] == pytest.approx(3.0)
+    assert found["bp_1"] == found["br_1"] == pytest.approx(100 * 6 / 12)
+    assert found["bf1_3"] == pytest.approx(100.0)
+    assert found["biou"] == pytest.approx(100 * 4 / 20)  # band 0: the boundaries themselves
+
+
+def test_percentile_interpolates_between_distances_not_their_squares():
+    truth = rectangle((1, 30), (0, 1), (0, 2))
+    prediction = rectangle((1, 30), (0, 1), (1, 12))
+    # Truth to prediction: 1, 0. Prediction to truth: 0, 1, ..., 10. The 95th percentile of these 13 distances
+    # lies at position 11.4, between 9 and 10.
+    assert score(truth, prediction)["hd95"] == pytest.approx(9.4)
+
+
+def test_the_image_border_counts_as_outside():
+    full = np.ones((6, 6), bool)
+    inner = rectangle((6, 6), (1, 5), (1, 5))
+    found = score(full, inner)
+    assert found["hd95"] == pytest.approx(np.percentile([2**0.5] * 4 + [1.0] * 16 + [1.0] * 12, 95))
+
+
+def test_full_and_single_pixel_images():
+    full = np.ones((4, 5), bool)
+    perfect = {key: 0.0 if key in ("hd95", "assd") else 100.0 for key in score_keys()}
+    assert score(full, full) == perfect
+    assert score(np.ones((1, 1)), np.ones((1, 1))) == perfect
+    pixel = rectangle((7, 7), (3, 4), (3, 4))
+    assert score(pixel, pixel) == perfect
+
+
+def test_empty_masks_follow_the_default_contract():
+    lesion, empty = rectangle((3, 4), (1, 2), (1, 3)), np.zeros((3, 4), bool)
+    missed, alarm, nothing = score(lesion, empty), score(empty, lesion), score(empty, empty)
+    for found in (missed, alarm):
+        assert found["hd95"] == found["assd"] == 5.0  # the diagonal of 3 x 4
+        assert found["miou"] == pytest.approx(50 * (0 + 10 / 12))
+        assert found["pixel_accuracy"] == pytest.approx(100 * 10 / 12)
+        zero = set(score_keys()) - {"hd95", "assd", "miou", "pixel_accuracy"}
+        assert {key: found[key] for key in zero} == dict.fromkeys(zero, 0.0)
+    assert nothing["miou"] == nothing["pixel_accuracy"] == 100.0
+    assert all(math.isnan(value) for key, value in nothing.items() if key not in ("miou", "pixel_accuracy"))
+
+
+def test_empty_masks_follow_a_chosen_rule():
+    lesion, empty = rectangle((3, 4), (1, 2), (1, 3)), np.zeros((3, 4), bool)
+    perfect = score(empty, empty, rule=EmptyRule(both_empty="perfect"))
+    assert perfect == {key: 0.0 if key in ("hd95", "assd") else 100.0 for key in score_keys()}
+    infinite = score(lesion, empty, rule=EmptyRule(one_empty="infinite"))
+    assert infinite["hd95"] == infinite["assd"] == math.inf
+    assert infinite["precision"] == 0.0
+    undefined = score(lesion, empty, rule=EmptyRule(one_empty="undefined"))
+    nan = {key for key, value in undefined.items() if math.isnan(value)}
+    assert nan == {"precision", "hd95", "assd", "bp_2", "bp_5", "bp_10"}
+    swapped = score(empty, lesion, rule=EmptyRule(one_empty="undefined"))
+    assert {key for key, value in swapped.items() if math.isnan(value)} == {
+        "recall",
+        "hd95",
+        "assd",
+        "br_2",
+        "br_5",
+        "br_10",
+    }
+
+
+def test_a_missed_lesion_is_farther_than_any_found_one():
+    for height, width in [(1, 1), (1, 9), (13, 2), (40, 30)]:
+        corner, opposite = np.zeros((2, height, width), bool)
+        corner[0, 0] = opposite[-1, -1] = True
+        assert score(corner, opposite)["hd95"] < score(corner, np.zeros_like(corner))["hd95"]
+
+
+def test_keys_and_custom_tolerances():
+    mask = rectangle((9, 9), (2, 6), (2, 6))
+    assert (
+        list(score(mask, mask))
+        == (
+            "miou precision recall pixel_accuracy dsc hd95 assd bp_2 br_2 bf1_2 bp_5 br_5 bf1_5 bp_10 br_10 bf1_10 "
+            "biou"
+        ).split()
+    )
+    assert list(score(mask, mask, tolerances=(0.5,)))[7:] == ["bp_0.5", "br_0.5", "bf1_0.5", "biou"]
+    assert list(score(mask, mask, tolerances=()))[-2:] == ["assd", "biou"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tolerances": (-1,)}, "a tolerance must be a finite number of pixels, at least 0, but is -1"),
+        ({"band": math.nan}, "band must be a finite number of pixels, at least 0, but is nan"),
+        ({"tolerances": (2, 2.0)}, "tolerances must differ"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(arguments, words):
+    mask = np.ones((3, 3), bool)
+    with pytest.raises(ConfigError, match=words):
+        score(mask, mask, **arguments)
+
+
+def test_a_wrong_rule_is_refused():
+    with pytest.raises(
+        ConfigError, match="one_empty must be one of 'worst', 'infinite', 'undefined', but is 'nan'"
+    ):
+        EmptyRule(one_empty="nan")  # type: ignore[arg-type]
+
+
+def test_different_shapes_are_refused():
+    with pytest.raises(DataError, match=r"truth is 3 x 4 and prediction is 4 x 3"):
+        score(np.ones((3, 4), bool), np.ones((4, 3), bool))
+
+
+def test_accepts_every_form_of_the_same_mask(random_pair):
+    truth, prediction = random_pair(np.random.default_rng(5))
+    expected = score(truth, prediction)
+    forms = [
+        lambda mask: mask.astype(np.uint8),
+        lambda mask: mask.astype(np.uint8) * 255,
+        lambda mask: mask.astype(np.float32),
+        lambda mask: mask.astype(np.int64) * 255,
+        lambda mask: np.asfortranarray(mask),
+        lambda mask: mask.tolist(),
+        lambda mask: np.repeat(mask, 2, 1)[:, ::2],
+    ]
+    for first, second in itertools.product(forms, forms):
+        assert score(first(truth), second(prediction)) == expected
+
+
+def test_leaves_its_input_alone(random_pair):
+    truth, prediction = random_pair(np.random.default_rng(6))
+    copies = truth.copy(), prediction.copy()
+    truth.setflags(write=False)
+    prediction.setflags(write=False)
+    score(truth, prediction)
+    assert (truth == copies[0]).all()
+    assert (prediction == copies[1]).all()
+
+
+def test_threads_do_not_disturb_each_other(random_pair):
+    rng = np.random.default_rng(8)
+    pairs = [random_pair(rng, 200) for _ in range(200)]
+    expected = [score(*pair) for pair in pairs]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda pair: score(*pair), pairs * 4))
+    assert found == expected * 4
