@@ -1,0 +1,195 @@
+"""A user's own data: a folder of images, a folder of masks, and perhaps a table of groups."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.data.sample import ENDINGS, Sample, read_image, read_mask, size_problems
+
+MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_gt")
+_SUFFIX_TEXT = ", ".join(MASK_SUFFIXES)
+_ENDING_TEXT = ", ".join(sorted(ENDINGS))
+
+
+def scan_folder(
+    images: Path,
+    masks: Path,
+    groups: Path | None = None,
+    source: str = "folder",
+    progress: Progress = SILENT,
+) -> list[Sample]:
+    """Pair images with masks and check all of them by decoding.
+
+    A mask belongs to the image with the same stem, or with the same stem and one of `MASK_SUFFIXES`; case
+    does not matter. Both may lie in one folder if the masks have such a suffix. Hidden files and files with
+    other endings are passed over.
+
+    Args:
+        images: folder of images.
+        masks: folder of masks.
+        groups: CSV with the columns id (stem or name of the image file) and group; without it each image is
+            its own group.
+        source: name of the data set, kept in the samples.
+        progress: where decoding reports to.
+
+    Returns:
+        Samples in the order of their ids.
+
+    Raises:
+        DataError: with every problem of the folders, each with its file and remedy.
+    """
+    problems: list[str] = []
+    image_files, mask_files = _list_files(images, masks, problems)
+    pairs = _pair(image_files, mask_files, masks, problems)
+    _check_pairs(pairs, progress, problems)
+    group_of = {image.stem: image.stem for image, _ in pairs}
+    if groups is not None:
+        group_of = _read_groups(groups, [image for image, _ in pairs], problems)
+    if problems:
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise DataError(
+            bullet_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
+        )
+    return [Sample(image.stem, image, mask, group_of[image.stem], source) for image, mask in pairs]
+
+
+def _list_files(images: Path, masks: Path, problems: list[str]) -> tuple[list[Path], list[Path]]:
+    image_files = _files(images, "images", problems)
+    if images.resolve() != masks.resolve():
+        return image_files, _files(masks, "masks", problems)
+    stripped = {path: _strip_suffix(path.stem) for path in image_files}
+    return (
+        [path for path, stem in stripped.items() if stem is None],
+        [path for path, stem in stripped.items() if stem is not None],
+    )
+
+
+def _files(folder: Path, kind: str, problems: list[str]) -> list[Path]:
+    if not folder.is_dir():
+        state = "is a file, not a folder" if folder.exists() else "does not exist"
+        problems.append(f"{folder} {state}. Expected the folder of {kind}: check the path.")
+        return []
+    files = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()
+    )
+    if not files:
+        problems.append(f"{folder} holds no {kind}. Expected files ending in {_ENDING_TEXT}.")
+    return files
+
+
+def _strip_suffix(stem: str) -> str | None:
+    """The stem of the image that a mask with a suffix belongs to; None without a suffix."""
+    for suffix in MASK_SUFFIXES:
+        if stem.lower().endswith(suffix) and len(stem) > len(suffix):
+            return stem[: -len(suffix)]
+    return None
+
+
+def _pair(
+    image_files: Sequence[Path], mask_files: Sequence[Path], masks: Path, problems: list[str]
+) -> list[tuple[Path, Path]]:
+    """Pairs that are certain; the others become problems."""
+    image_at: dict[str, list[Path]] = defaultdict(list)
+    for path in image_files:
+        image_at[path.stem.casefold()].append(path)
+    mask_at: dict[str, list[Path]] = defaultdict(list)
+    for path in mask_files:
+        key = path.stem.casefold()
+        if key not in image_at:
+            key = (_strip_suffix(path.stem) or path.stem).casefold()
+        mask_at[key].append(path)
+    for kind, files in (("image", image_at), ("mask", mask_at)):
+        problems.extend(_repeated(kind, paths) for paths in files.values() if len(paths) > 1)
+    problems.extend(
+        f"{paths[0]} has no mask. Expected {paths[0].stem} in {masks}, with or without one of the suffixes "
+        f"{_SUFFIX_TEXT}: add the mask or remove the image."
+        for key, paths in image_at.items()
+        if key not in mask_at
+    )
+    problems.extend(
+        f"{path} has no image. Expected an image with the same stem: add the image or remove the mask."
+        for key, paths in mask_at.items()
+        if key not in image_at
+        for path in paths
+    )
+    return [
+        (paths[0], mask_at[key][0])
+        for key, paths in image_at.items()
+        if len(paths) == 1 and len(mask_at.get(key, ())) == 1
+    ]
+
+
+def _repeated(kind: str, paths: Sequence[Path]) -> str:
+    names = ", ".join(str(path) for path in paths)
+    what = "have the same stem" if kind == "image" else "belong to the same image"
+    return f"{names} {what}. Expected one {kind} per stem: rename or remove all but one."
+
+
+def _check_pairs(pairs: Sequence[tuple[Path, Path]], progress: Progress, problems: list[str]) -> None:
+    """Decode every pair; sizes are those of the upright pictures."""
+    with progress.track("Checking images", len(pairs)) as advance:
+        for image, mask in pairs:
+            pixels: list[npt.NDArray[np.uint8]] = []
+            for read, path in ((read_image, image), (read_mask, mask)):
+                try:
+                    pixels.append(read(path))
+                except DataError as error:
+                    problems.append(str(error))
+            if len(pixels) == 2:
+                problems.extend(size_problems(image, mask, *pixels))
+            advance()
+
+
+def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> dict[str, str]:
+    """Group of each image by stem; images without one become problems."""
+    rows = _read_table(table, problems)
+    if rows is None:
+        return {}
+    given: dict[str, str] = {}
+    for number, (name, group) in enumerate(rows, start=2):
+        if not group:
+            problems.append(f"{table}, line {number}: {name} has an empty group. Fill it in.")
+        elif given.setdefault(name, group) != group:
+            problems.append(
+                f"{table}, line {number}: {name} is in group {group}, but an earlier line says "
+                f"{given[name]}. Keep one of them."
+            )
+    named = {name for name, _ in rows}
+    problems.extend(
+        f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
+        for image in images
+        if image.stem not in named and image.name not in named
+    )
+    return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
+
+
+def _read_table(table: Path, problems: list[str]) -> list[tuple[str, str]] | None:
+    """Rows (id, group) of a CSV with commas, semicolons or tabs; None if it is no such table."""
+    try:
+        lines = table.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        problems.append(
+            f"{table} does not exist. Expected a CSV with the columns id and group: check the path."
+        )
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{table} cannot be read: {error}. Expected a CSV in UTF-8: export it again.")
+        return None
+    header = lines[0] if lines else ""
+    reader = csv.DictReader(lines, delimiter=next((mark for mark in ",;\t" if mark in header), ","))
+    columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
+    if not {"id", "group"} <= set(columns):
+        found = ", ".join(columns) or "none"
+        problems.append(
+            f"{table} has the columns: {found}. Expected id and group in its first line: rename or add them."
+        )
+        return None
+    return [((row[columns["id"]] or "").strip(), (row[columns["group"]] or "").strip()) for row in reader]

@@ -1,0 +1,217 @@
+"""One image with its mask: what it is, how its files are read, how it is brought to the training size."""
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from mcpmix.core.errors import DataError
+
+Bytes = npt.NDArray[np.uint8]
+
+ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
+_FORMATS = ("PNG", "JPEG", "MPO", "TIFF", "BMP")  # MPO: what some cameras write into a .jpg
+_KINDS = "PNG, JPEG, TIFF or BMP"
+_LESION = 128  # grey level from which on a pixel is lesion
+_JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image and its mask on disk.
+
+    Attributes:
+        id: unique name within the data set; the stem of the image file.
+        image: image file.
+        mask: mask file.
+        group: patient, lesion or video sequence; splits never cut a group.
+        source: name of the data set.
+    """
+
+    id: str
+    image: Path
+    mask: Path
+    group: str
+    source: str
+
+
+def read_image(path: Path) -> Bytes:
+    """Read an image as RGB.
+
+    EXIF orientation is applied. Grey is repeated in the three channels, palettes are replaced by their
+    colours, transparent parts are laid over black.
+
+    Returns:
+        (H, W, 3) uint8.
+
+    Raises:
+        DataError: the file is missing, damaged, too large or has more than 8 bits per channel.
+    """
+    with _opened(path) as image:
+        upright = ImageOps.exif_transpose(image)
+        if upright.has_transparency_data:
+            black = Image.new("RGBA", upright.size, "black")
+            upright = Image.alpha_composite(black, upright.convert("RGBA"))
+        return np.array(upright.convert("RGB"), dtype=np.uint8)
+
+
+def read_mask(path: Path) -> Bytes:
+    """Read a mask as lesion (1) and background (0).
+
+    If the brightest level of the file is 1 or 0, every pixel above 0 is lesion; otherwise every pixel of
+    level 128 or more. Files with several channels must be grey; palettes stand for their colours, or, where
+    those are not grey, for the class numbers 0 and 1.
+
+    Returns:
+        (H, W) uint8 in {0, 1}.
+
+    Raises:
+        DataError: the file is missing, damaged or coloured, has transparent parts or more than 8 bits per
+            channel, or (if it is not a JPEG) holds levels between 2 and 127 only, which this rule would
+            read as an empty mask.
+    """
+    levels, lossy = _read_levels(path)
+    brightest = int(levels.max())
+    if 1 < brightest < _LESION and not lossy:
+        raise DataError(
+            f"{path}: the brightest level of this mask is {brightest}. Expected 0 and 1, or 0 and 255 with "
+            f"the lesion at {_LESION} or more. If the levels are class numbers, save one class as 255."
+        )
+    lesion = levels > 0 if brightest <= 1 else levels >= _LESION
+    return lesion.astype(np.uint8)
+
+
+def mask_levels(path: Path) -> int:
+    """Number of different grey levels in a mask file: 1 or 2 in a clean one, many in one blurred by JPEG.
+
+    Raises:
+        DataError: as `read_mask`.
+    """
+    return len(np.unique(_read_levels(path)[0]))
+
+
+def resize_image(image: Bytes, size: int) -> Bytes:
+    """Bring an image to `size` x `size` pixels, bilinear, antialiased when it shrinks.
+
+    Args:
+        image: (H, W, 3) uint8.
+        size: side in pixels.
+
+    Returns:
+        (size, size, 3) uint8; the aspect ratio is not kept.
+    """
+    return np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
+
+
+def resize_mask(mask: Bytes, size: int) -> Bytes:
+    """Bring a mask to `size` x `size` pixels by nearest neighbour, so that it stays hard.
+
+    Args:
+        mask: (H, W) uint8.
+        size: side in pixels.
+
+    Returns:
+        (size, size) uint8 with no value that was not in `mask`.
+    """
+    return np.array(Image.fromarray(mask).resize((size, size), Image.Resampling.NEAREST))
+
+
+def pixel_digest(pixels: Bytes) -> str:
+    """SHA-256 of decoded pixels and their shape: equal for two files that show the same, however packed."""
+    digest = hashlib.sha256(repr(pixels.shape).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.hexdigest()
+
+
+def size_problems(image: Path, mask: Path, image_pixels: Bytes, mask_pixels: Bytes) -> list[str]:
+    """What is wrong with the sizes of an image and its mask: one message, or none."""
+    (height, width), (mask_height, mask_width) = image_pixels.shape[:2], mask_pixels.shape
+    if (height, width) == (mask_height, mask_width):
+        return []
+    return [
+        f"{mask} is {mask_width} x {mask_height} pixels, but its image {image} is {width} x {height}. "
+        "Expected equal sizes: export the mask at the size of its image."
+    ]
+
+
+def _read_levels(path: Path) -> tuple[Bytes, bool]:
+    """Grey levels of a mask file, (H, W) uint8, and whether JPEG may have blurred them."""
+    with _opened(path) as image:
+        lossy = image.format in ("JPEG", "MPO")
+        upright = ImageOps.exif_transpose(image)
+        if "A" in upright.getbands() and upright.getchannel("A").getextrema() != (255, 255):
+            raise DataError(
+                f"{path} has transparent parts. Expected a mask without transparency: save it as grey or "
+                "black and white, without an alpha channel."
+            )
+        if upright.mode in ("1", "L", "LA"):
+            return np.array(upright.convert("L"), dtype=np.uint8), lossy
+        colours = np.array(upright.convert("RGB"), dtype=np.uint8)
+        tint = int(np.ptp(colours, axis=2).max())
+        if tint <= (_JPEG_TINT if lossy else 0):
+            return np.array(upright.convert("RGB").convert("L"), dtype=np.uint8), lossy
+        if upright.mode == "P":
+            numbers = np.array(upright, dtype=np.uint8)
+            if numbers.max() <= 1:
+                return numbers, lossy
+        raise DataError(
+            f"{path} is coloured: its channels differ by up to {tint} levels. Expected a mask in grey or "
+            "black and white: save the lesion as white on black."
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image with 8 bits per channel; whatever fails while it is read becomes a DataError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                _refuse_deep(path, image)
+                yield image
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist. Check the path, or restore the file.") from error
+    except PermissionError as error:
+        raise DataError(f"{path} may not be read by this user. Change its permissions.") from error
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        limit = (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+        raise DataError(
+            f"{path} is larger than {limit} million pixels. Save it smaller; networks see a small square."
+        ) from error
+    except Exception as error:  # decoders fail on damaged files with errors of nearly every kind
+        raise DataError(
+            f"{path} cannot be read: {_reason(path, error)}. Expected an intact {_KINDS} file: export it "
+            "again, or remove the image together with its mask."
+        ) from error
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if not isinstance(error, UnidentifiedImageError):
+        return str(error) or type(error).__name__
+    return f"it is not a {_KINDS} file" if path.stat().st_size else "the file is empty"
+
+
+def _refuse_deep(path: Path, image: Image.Image) -> None:
+    """Refuse 16-bit files, also those that Pillow would silently cut to the upper 8 bits."""
+    raw = next((str(part) for part in _raw_modes(image) if ";16" in str(part)), None)
+    deep = image.mode if image.mode[0] in "IF" else raw
+    if deep is not None:
+        raise DataError(
+            f"{path} has more than 8 bits per channel ({deep}). Expected 8: choose the range of levels to "
+            "show and save it with 8 bits per channel."
+        )
+
+
+def _raw_modes(image: Image.Image) -> Iterator[object]:
+    """Pixel layouts in the file. In BMP, 16 are the bits of a whole pixel, not of a channel."""
+    if image.format in ("PNG", "TIFF"):
+        for tile in getattr(image, "tile", []):
+            yield from tile[3] if isinstance(tile[3], tuple) else (tile[3],)

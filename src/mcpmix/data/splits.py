@@ -1,0 +1,158 @@
+"""Which samples are for training, validation and test. Groups stay whole."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcpmix.core.artifacts import write_json
+from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.seeding import numpy_rng
+from mcpmix.data.sample import Sample
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Ids of the samples of each part.
+
+    Attributes:
+        train: for training the generator and the segmenter.
+        validation: for choosing the checkpoint.
+        test: for the final figures.
+    """
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """Ids by the name of the part, in the order of `PARTS`."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+
+def group_split(samples: Sequence[Sample], validation: float, test: float, seed: int) -> Split:
+    """Deal whole groups to the three parts at random.
+
+    The result depends on the ids, their groups and the arguments, not on the order of `samples`. Each part
+    gets at least one group.
+
+    Args:
+        samples: the data set.
+        validation: share of the groups, 0..1.
+        test: share of the groups, 0..1.
+        seed: root of the random stream.
+
+    Returns:
+        The split, ids sorted within each part.
+
+    Raises:
+        DataError: there are fewer than three groups, or the shares leave nothing for training.
+    """
+    if validation < 0 or test < 0 or validation + test >= 1:
+        raise DataError(
+            f"Cannot split with a validation share of {validation} and a test share of {test}. Expected two "
+            "shares of at least 0 with a sum below 1: lower them."
+        )
+    names = sorted({sample.group for sample in samples})
+    if len(names) < len(PARTS):
+        raise DataError(
+            f"The {len(samples)} samples belong to {len(names)} group(s): {', '.join(names) or 'none'}. "
+            "Expected at least 3, one each for train, validation and test, because groups are never cut: add "
+            "patients, or give a split file."
+        )
+    order = [names[index] for index in numpy_rng("split", seed).permutation(len(names))]
+    held, tested = _counts(len(names), validation, test)
+    part_of = dict.fromkeys(order, "train")
+    part_of |= dict.fromkeys(order[:tested], "test")
+    part_of |= dict.fromkeys(order[tested : tested + held], "validation")
+    ids: dict[str, list[str]] = defaultdict(list)
+    for sample in samples:
+        ids[part_of[sample.group]].append(sample.id)
+    return Split(*(tuple(sorted(ids[part])) for part in PARTS))
+
+
+def _counts(groups: int, validation: float, test: float) -> tuple[int, int]:
+    """Numbers of groups for validation and test, each at least 1, with at least 1 left."""
+    held, tested = max(1, round(groups * validation)), max(1, round(groups * test))
+    while held + tested >= groups:
+        held, tested = (held - 1, tested) if held > tested else (held, tested - 1)
+    return held, tested
+
+
+def write_split(path: Path, split: Split) -> None:
+    """Write a split as JSON that a person can edit: lists of ids under train, validation and test."""
+    write_json(path, {part: list(ids) for part, ids in split.parts().items()})
+
+
+def read_split(path: Path, samples: Sequence[Sample]) -> Split:
+    """Read a split file and check it against the samples. Samples that it does not name are left out.
+
+    Args:
+        path: JSON with lists of ids under train, validation and test.
+        samples: the data set.
+
+    Raises:
+        DataError: with every problem: unknown ids, ids named twice, groups in two parts, empty parts.
+    """
+    content = _read_lists(path)
+    group_of = {sample.id: sample.group for sample in samples}
+    problems = [*_id_problems(content, group_of), *_group_problems(content, group_of)]
+    if problems:
+        raise DataError(bullet_list(f"The split file {path} does not fit the data set:", problems))
+    return Split(*(tuple(content[part]) for part in PARTS))
+
+
+def _read_lists(path: Path) -> dict[str, list[str]]:
+    """The three lists of a split file, of strings, whatever these say."""
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise DataError(f"The split file {path} does not exist. Check data.split.file.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"The split file {path} cannot be read: {error}. Expected JSON: correct it."
+        ) from error
+    fits = (
+        isinstance(content, dict)
+        and set(content) == set(PARTS)
+        and all(
+            isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in content.values()
+        )
+    )
+    if not fits:
+        found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+        raise DataError(
+            f"The split file {path} has another form (found: {found or 'nothing'}). Expected "
+            '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
+        )
+    return {part: content[part] for part in PARTS}
+
+
+def _id_problems(content: Mapping[str, Sequence[str]], group_of: Mapping[str, str]) -> Iterator[str]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for part, ids in content.items():
+        if not ids:
+            yield f"{part} is empty. Name at least one id."
+        for name in ids:
+            places[name].append(part)
+    for name, parts in places.items():
+        if len(parts) > 1:
+            yield f"{name} is named {len(parts)} times ({', '.join(parts)}). Keep one of them."
+        if name not in group_of:
+            yield f"{name} ({parts[0]}) is not in the data set. Correct the id or remove it."
+
+
+def _group_problems(content: Mapping[str, Sequence[str]], group_of: Mapping[str, str]) -> Iterator[str]:
+    members: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for part, ids in content.items():
+        for name in dict.fromkeys(ids):
+            if name in group_of:
+                members[group_of[name]][part].append(name)
+    for group, parts in members.items():
+        if len(parts) > 1:
+            where = "; ".join(f"{part}: {', '.join(ids)}" for part, ids in parts.items())
+            yield f"group {group} is cut ({where}). Put all of its samples into one part."
