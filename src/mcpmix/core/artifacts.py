@@ -10,24 +10,27 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from mcpmix.core.errors import StorageError
+from mcpmix.core.errors import McpmixError, StorageError
 
 MANIFEST = "manifest.json"
 _KEY = "key.json"
 _VERSIONED = ("mcpmix", "torch", "diffusers", "transformers", "numpy")
+_ABSENT = "(absent)"
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """SHA-256 of a JSON-like value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -102,9 +105,12 @@ def read_artifact(folder: Path) -> Artifact | None:
     if not path.exists():
         return None
     try:
-        return Artifact(folder, json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not JSON, or not even text
         raise StorageError(f"{path} is damaged ({error}). Delete the folder to make it again.") from error
+    if not (isinstance(manifest, dict) and {"digest", "key"} <= manifest.keys()):
+        raise StorageError(f"{path} is damaged (no digest or key). Delete the folder to make it again.")
+    return Artifact(folder, manifest)
 
 
 def reusable(folder: Path, key: StageKey) -> Artifact | None:
@@ -135,7 +141,7 @@ class Workspace:
         if not marker.exists():
             write_json(marker, {"digest": self.key.digest, **self.key.as_json()})
 
-    def finish(self, **counts: Any) -> Artifact:
+    def finish(self, **counts: object) -> Artifact:
         """Write the manifest and give the folder its final name.
 
         Args:
@@ -147,11 +153,13 @@ class Workspace:
             "counts": counts,
             "versions": _versions(),
         }
-        (self.folder / _KEY).unlink()
+        # The key stays until the folder has its name: without it a partial folder counts as foreign, and a
+        # kill or a full disk at this point would cost the whole stage.
         write_json(self.folder / MANIFEST, manifest)
         if self.target.exists():
             _supersede(self.target)
-        os.replace(self.folder, self.target)
+        self.folder.replace(self.target)
+        (self.target / _KEY).unlink(missing_ok=True)
         return Artifact(self.target, manifest)
 
 
@@ -163,7 +171,7 @@ def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
         StorageError: another run uses the folder, the disk is full or not writable.
     """
     with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         lock = FileLock(target.with_name(f".{target.name}.lock"))
         try:
             lock.acquire(timeout=0)
@@ -184,18 +192,22 @@ def storage_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the disk into messages a user can act on; all others pass."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except McpmixError:
+        raise
+    except Exception as error:
+        number = _error_number(error)
+        if number in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
                 f"The disk that holds {folder} is full. Finished stages and the last checkpoint are kept: "
                 "free some space and run the same command again."
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise StorageError(f"Cannot write to {error.filename or folder}: {error.strerror}.") from error
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
+            place = getattr(error, "filename", None) or folder
+            raise StorageError(f"Cannot write to {place}: {os.strerror(number)}.") from error
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write JSON whole or not at all."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
 
@@ -204,13 +216,30 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
+
+
+def _error_number(error: Exception) -> int | None:
+    """The operating system's number of an error; safetensors gives it only in its text."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageError(
+            f"Cannot make the folder {folder}: a file is in the way. Choose another name or output folder."
+        ) from error
 
 
 def _read_digest(marker: Path) -> str | None:
     try:
-        digest = json.loads(marker.read_text(encoding="utf-8")).get("digest")
-    except json.JSONDecodeError:
+        digest = json.loads(marker.read_text(encoding="utf-8"))["digest"]
+    except (ValueError, TypeError, KeyError):
         return None
     return str(digest)
 
@@ -218,13 +247,15 @@ def _read_digest(marker: Path) -> str | None:
 def _supersede(folder: Path) -> None:
     """Move a finished folder out of the way, keeping it."""
     old = read_artifact(folder)
-    stamp = old.digest[:8] if old is not None else "incomplete"
     shelf = folder.parent / "superseded"
     shelf.mkdir(exist_ok=True)
-    place = shelf / f"{folder.name}-{stamp}"
-    if place.exists():  # the same result, shelved before
-        shutil.rmtree(place)
-    os.replace(folder, place)
+    if old is None:  # not made by a stage: each gets a place of its own
+        place = next(spot for n in count(1) if not (spot := shelf / f"{folder.name}-unfinished-{n}").exists())
+    else:
+        place = shelf / f"{folder.name}-{old.digest[:8]}"
+        if place.exists():  # the same result, shelved before
+            shutil.rmtree(place)
+    folder.replace(place)
 
 
 def _versions() -> dict[str, str]:
@@ -237,14 +268,16 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+def _differences(path: str, old: object, new: object) -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}):
-            yield from _differences(f"{path}.{name}".lstrip("."), old.get(name), new.get(name))
+            yield from _differences(
+                f"{path}.{name}".lstrip("."), old.get(name, _ABSENT), new.get(name, _ABSENT)
+            )
     elif old != new:
         yield f"{path}: {_short(old)} -> {_short(new)}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 40 else text[:12] + "…"

@@ -8,7 +8,7 @@ from typing import Protocol
 class Advance(Protocol):
     """Reports `steps` more steps done, with an optional short note such as the current loss."""
 
-    def __call__(self, steps: int = 1, note: str = "") -> None: ...
+    def __call__(self, steps: int = 1, note: str = "") -> None: ...  # noqa: D102
 
 
 class Progress(Protocol):

@@ -70,7 +70,9 @@ def _choose_device(name: str) -> "torch.device":
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"runtime.device: {name!r} cannot be used here ({error}). Try auto or cpu.") from error
+        raise ConfigError(
+            f"runtime.device: {name!r} cannot be used here ({error}). Try auto or cpu."
+        ) from error
     return device
 
 
@@ -91,4 +93,3 @@ def worker_count(jobs: int, device: "torch.device", tasks: int) -> int:
         return min(jobs, tasks)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores if device.type == "cpu" else 1, tasks)
-

@@ -12,7 +12,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, **row: Any) -> None:
+    def append(self, **row: object) -> None:
         """Add one row and flush it to the file."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -22,15 +22,18 @@ class JsonLines:
         if not self.path.exists():
             return []
         rows = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        # Bytes: a kill may cut a character in two, and splitlines() would also split at U+2028 inside a row.
+        for line in self.path.read_bytes().split(b"\n"):
             try:
                 rows.append(json.loads(line))
-            except json.JSONDecodeError:
+            except ValueError:
                 break
         return rows
 
     def rewrite(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the file's rows, whole or not at all."""
         temporary = self.path.with_name(self.path.name + ".tmp")
-        temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        temporary.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
         temporary.replace(self.path)

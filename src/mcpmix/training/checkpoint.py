@@ -5,7 +5,6 @@ JSON in its header. An optimiser's state dict, whose keys are integers, survives
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def save_state(path: Path, state: State) -> None:
     skeleton = _pack(state, tensors)
     temporary = path.with_name(path.name + ".tmp")
     save_file(tensors, temporary, metadata={"format": _FORMAT, "skeleton": json.dumps(skeleton)})
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def load_state(path: Path, device: str = "cpu") -> State:
@@ -49,7 +48,7 @@ def load_state(path: Path, device: str = "cpu") -> State:
     return _unpack(json.loads(metadata["skeleton"]), tensors)
 
 
-def _pack(node: State, tensors: dict[str, torch.Tensor]) -> Any:
+def _pack(node: State, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Replace each tensor by a reference; mark containers so that their type and key types come back."""
     if isinstance(node, torch.Tensor):
         name = f"t{len(tensors)}"

@@ -17,9 +17,9 @@ from mcpmix.training.checkpoint import load_state, save_state
 class Stateful(Protocol):
     """Anything with a state dict: a module, an optimiser, a scheduler."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...  # noqa: D102
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...  # noqa: D102
 
 
 def run_steps(
@@ -32,6 +32,7 @@ def run_steps(
     title: str,
     progress: Progress = SILENT,
     after_save: Callable[[int], None] | None = None,
+    on_resume: Callable[[int], None] | None = None,
 ) -> None:
     """Call `step(n)` for n = 0 .. steps-1, starting where the checkpoint stands.
 
@@ -43,19 +44,27 @@ def run_steps(
         save_every: steps between two saves; the last step is always saved.
         title: what the progress bar says.
         progress: where to report.
-        after_save: called with the number of finished steps after each save, e.g. to validate.
+        after_save: called with the number of finished steps after each save, e.g. to export weights. A
+            resumed run calls it again for the state that it starts from, since a kill may have come between
+            the two; so it must do no harm twice.
+        on_resume: called with the number of finished steps before the first one, e.g. to cut a log to them.
 
     Raises:
         TrainingError: a loss is not finite.
     """
     done = restore(state, checkpoint)
+    if on_resume is not None:
+        on_resume(done)
+    if done and after_save is not None:
+        after_save(done)
     smooth = math.nan
     with progress.track(title, steps, done) as advance:
         for index in range(done, steps):
             loss = step(index)
             if not math.isfinite(loss):
+                kept = f"last good state: {checkpoint}" if checkpoint.exists() else "no state saved yet"
                 raise TrainingError(
-                    f"{title}: the loss of step {index} is {loss}. The last good state is in {checkpoint}. "
+                    f"{title}: the loss of step {index} is {loss} ({kept}). "
                     "Lower the learning rate or use float32."
                 )
             smooth = loss if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss

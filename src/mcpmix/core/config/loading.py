@@ -15,7 +15,13 @@ from mcpmix.core.errors import ConfigError, bullet_list
 
 Tree = dict[str, Any]
 
-_PATH_FIELDS = (("data", "images"), ("data", "masks"), ("data", "groups"), ("data", "split", "file"), ("output",))
+_PATH_FIELDS = (
+    ("data", "images"),
+    ("data", "masks"),
+    ("data", "groups"),
+    ("data", "split", "file"),
+    ("output",),
+)
 
 
 def preset_names() -> list[str]:
@@ -82,7 +88,7 @@ def _load_preset(name: object) -> Tree:
 def _parse_yaml(text: str, source: str) -> Tree:
     try:
         tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-45 looks like a date
         raise ConfigError(f"{source} is not valid YAML: {error}") from error
     if tree is None:
         return {}
@@ -101,7 +107,7 @@ def _parse_overrides(overrides: Sequence[str]) -> tuple[Tree, list[str]]:
             continue
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             problems.append(f"override {override!r}: the value is not valid YAML")
             continue
         leaf: Tree = {}

@@ -62,7 +62,7 @@ class DataConfig(Section):
     masks: Path | None = None
     """Folder of masks with the same file stems."""
     groups: Path | None = None
-    """CSV with the columns id and group (patient, lesion or video); without it each image is its own group."""
+    """CSV with the columns id and group (patient, lesion, video); without it each image is its own group."""
     size: PositiveInt = 128
     """Side in pixels of the square that all networks see."""
     split: SplitConfig = SplitConfig()
@@ -89,7 +89,8 @@ class PromptConfig(Section):
     """The text condition."""
 
     template: str = (
-        "A clinical {position} endoscopic image showing a {target} lesion, realistic texture and clear boundary."
+        "A clinical {position} endoscopic image showing a {target} lesion, "
+        "realistic texture and clear boundary."
     )
     position: str = "colon"
     """Imaging position, e.g. colon, gastric, nasal."""
