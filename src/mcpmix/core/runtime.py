@@ -54,7 +54,8 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
         torch.set_num_threads(threads)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    # The same switch as use_deterministic_algorithms, which also imports the compiler: one second per process.
+    torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
     return Runtime(chosen, dtype, f"{chosen}, {reason}")
 

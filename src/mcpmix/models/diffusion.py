@@ -82,6 +82,15 @@ def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> Diffusi
         raise ModelError(f"Cannot load the diffusion model in {folder}: {error}") from error
 
 
+def load_autoencoder(folder: Path) -> AutoencoderKL:
+    """A frozen float32 autoencoder from its own folder."""
+    try:
+        vae: AutoencoderKL = AutoencoderKL.from_pretrained(folder, torch_dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
+    return vae.eval().requires_grad_(False)
+
+
 def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.float16) -> None:
     """Write all parts as safetensors in diffusers' layout, with a model_index.json."""
     from diffusers import StableDiffusionPipeline

@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torchvision.models import ResNet50_Weights, resnet50
 
 from mcpmix.core.errors import ModelError
+from mcpmix.models.sources import EMBEDDED, embedded_folder
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
@@ -81,3 +83,61 @@ def load_small_features(folder: Path) -> SmallFeatures:
     model.load_state_dict({key: value.float() for key, value in weights.items()})
     freeze(model)
     return model
+
+
+class ResNetFeatures(nn.Module):
+    """ResNet-50 with ImageNet weights, pooled to 2048 features, as in the paper."""
+
+    width = 2048
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.body = resnet50()
+        self.body.load_state_dict(weights)
+        self.body.fc = nn.Identity()
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W in [0, 1] to B,2048."""
+        features: Tensor = self.body((images - self.mean) / self.std)
+        return features
+
+
+def load_features(source: str) -> nn.Module:
+    """A frozen phi.
+
+    Args:
+        source: "embedded"; "resnet50" (torchvision's IMAGENET1K_V2 file in torch's local cache); or the path
+            of a safetensors file with torchvision's ResNet-50 keys, or of a folder made by `save_features`.
+
+    Raises:
+        ModelError: the weights are not on this machine.
+    """
+    if source == EMBEDDED:
+        return load_small_features(embedded_folder("features"))
+    if source == "resnet50":
+        return freeze(ResNetFeatures(_cached_resnet()))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return load_small_features(path)
+    if not path.is_file():
+        raise ModelError(f"rla.features: {source!r} is none of embedded, resnet50, a folder or a safetensors file.")
+    try:
+        weights = {key: value.float() for key, value in load_file(path).items()}
+        return freeze(ResNetFeatures(weights))
+    except (RuntimeError, OSError) as error:
+        raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error}") from error
+
+
+def _cached_resnet() -> dict[str, Tensor]:
+    """torchvision's weights from torch's cache; nothing is downloaded here."""
+    url = ResNet50_Weights.IMAGENET1K_V2.url
+    path = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+    if not path.exists():
+        raise ModelError(
+            f"rla.features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
+            "with internet and copy it there, or set rla.features=embedded."
+        )
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights

@@ -14,9 +14,8 @@ from PIL import Image, UnidentifiedImageError
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import phantom
+from mcpmix.data.phantom_set import PRETRAINING_SEED
 
-# Seed of the phantom world; demo and tests draw other patients of other seeds.
-PHANTOM_SEED = 1_000_003
 FRAMES_PER_PATIENT = 4
 
 _IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"}
@@ -53,7 +52,7 @@ def phantom_corpus(folder: Path, count: int, size: int, progress: Progress = SIL
         with progress.track("phantom frames", count) as advance:
             for index in range(count):
                 patient, frame = divmod(index, FRAMES_PER_PATIENT)
-                scene = phantom.render(PHANTOM_SEED, patient, frame, size)
+                scene = phantom.render(PRETRAINING_SEED, patient, frame, size)
                 images[index], depth[index] = scene.image, scene.depth
                 rows.append({"caption": phantom.caption(scene), "words": scene.words})
                 advance()

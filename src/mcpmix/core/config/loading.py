@@ -82,7 +82,9 @@ def _load_preset(name: object) -> Tree:
     if name not in preset_names():
         raise ConfigError(_unknown("preset", str(name), preset_names()))
     text = (resources.files("mcpmix") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-    return _parse_yaml(text, f"preset {name}")
+    tree = _parse_yaml(text, f"preset {name}")
+    parent = tree.pop("preset", None)  # a preset may start from another one
+    return _merge(_load_preset(parent), tree) if parent is not None else tree
 
 
 def _parse_yaml(text: str, source: str) -> Tree:

@@ -1,0 +1,93 @@
+"""Progress of worker processes, shown by the parent; and workers that do not outlive it."""
+
+import itertools
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+from mcpmix.core.progress import Advance, Progress
+
+
+class Channel(Protocol):
+    """The part of a multiprocessing queue that is used here."""
+
+    def put(self, item: Any) -> None: ...  # noqa: D102
+
+    def get(self) -> Any: ...  # noqa: D102
+
+
+class ChannelProgress:
+    """Reports into a queue; lives in a worker."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator[Advance]:
+        """Open a task in the parent."""
+        task = (os.getpid(), next(self._numbers))
+        self._channel.put(("open", task, title, total, done))
+
+        def advance(steps: int = 1, note: str = "") -> None:
+            self._channel.put(("advance", task, steps, note))
+
+        try:
+            yield advance
+        finally:
+            self._channel.put(("close", task))
+
+    def say(self, message: str) -> None:
+        """A line in the parent."""
+        self._channel.put(("say", message))
+
+
+@contextmanager
+def relay(channel: Channel, progress: Progress) -> Iterator[None]:
+    """Show in `progress` what workers put into the channel, until the context ends."""
+    thread = threading.Thread(target=_show, args=(channel, progress), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        channel.put(("stop",))
+        thread.join()
+
+
+def _show(channel: Channel, progress: Progress) -> None:
+    contexts: dict[tuple[int, int], AbstractContextManager[Advance]] = {}
+    advances: dict[tuple[int, int], Advance] = {}
+    while True:
+        kind, *values = channel.get()
+        if kind == "open":
+            task, title, total, done = values
+            contexts[task] = progress.track(title, total, done)
+            advances[task] = contexts[task].__enter__()
+        elif kind == "advance":
+            task, steps, note = values
+            advances[task](steps, note)
+        elif kind == "close":
+            contexts.pop(values[0]).__exit__(None, None, None)
+        elif kind == "say":
+            progress.say(values[0])
+        else:
+            break
+    for context in contexts.values():
+        context.__exit__(None, None, None)
+
+
+def end_with_parent() -> None:
+    """Called in a worker: end at once when the parent is gone, so that no orphan holds a folder's lock."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

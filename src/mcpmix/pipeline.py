@@ -1,0 +1,211 @@
+"""The stage graph: what feeds what, what is reused, what is made again and why.
+
+    dataset -> depth -> generator -> pairs -> segmenter -> evaluation -> report
+
+Each stage is a folder below the run's folder. Asking for one makes everything it needs first.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cached_property
+from pathlib import Path
+
+from mcpmix.core.artifacts import Artifact, StageKey, changes, read_artifact, reusable, storage_errors, write_text
+from mcpmix.core.config import Config, to_yaml
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.relay import Channel, ChannelProgress, end_with_parent, relay
+from mcpmix.core.runtime import Runtime, setup, worker_count
+from mcpmix.stages import dataset, depth, evaluate, finetune, report, synthesize, train
+
+Run = tuple[str, int]  # arm, seed
+
+
+class Pipeline:
+    """One run of a configuration.
+
+    Args:
+        config: the whole configuration.
+        progress: where to report.
+    """
+
+    def __init__(self, config: Config, progress: Progress = SILENT) -> None:
+        self.config = config
+        self.progress = progress
+        self.folder = config.folder
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """Device and precision, set up once per process."""
+        settings = self.config.runtime
+        return setup(settings.device, settings.precision, settings.threads, settings.deterministic)
+
+    # --- stages ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def dataset(self) -> Artifact:
+        """Samples, split and digests."""
+        self._write_config()
+        out = self.folder / "dataset"
+        return self._ensure(out, dataset.key(self.config), lambda: dataset.run(self.config, out, self.progress))
+
+    @cached_property
+    def depth(self) -> Artifact:
+        """Depth maps of the training images."""
+        out = self.folder / "depth"
+        return self._ensure(
+            out,
+            depth.key(self.config, self.dataset),
+            lambda: depth.run(self.config, self.dataset, out, self.runtime, self.progress),
+        )
+
+    @cached_property
+    def generator(self) -> Artifact:
+        """The fine-tuned ControlNet."""
+        out = self.folder / "generator"
+        return self._ensure(
+            out,
+            finetune.key(self.config, self.dataset, self.depth),
+            lambda: finetune.run(self.config, self.dataset, self.depth, out, self.runtime, self.progress),
+        )
+
+    @cached_property
+    def pairs(self) -> Artifact:
+        """The bank of synthetic counterparts."""
+        out = self.folder / "pairs"
+        inputs = (self.dataset, self.depth, self.generator)
+        return self._ensure(
+            out,
+            synthesize.key(self.config, self.generator),
+            lambda: synthesize.run(self.config, *inputs, out, self.runtime, self.progress),
+        )
+
+    def segmenters(self) -> dict[Run, Artifact]:
+        """All arms with all seeds, trained side by side where the machine allows it."""
+        return self._all_runs("segmenter", lambda run: train.key(self.config, self._inputs(run[0]), *run))
+
+    def evaluations(self) -> dict[Run, Artifact]:
+        """Scores of all segmenters on the test split."""
+        segmenters = self.segmenters()
+        return self._all_runs(
+            "evaluation", lambda run: evaluate.key(self.config, self.dataset, segmenters[run])
+        )
+
+    def report(self) -> Artifact:
+        """Tables and the page."""
+        segmenters, evaluations = self.segmenters(), self.evaluations()
+        pairs = self.pairs if self._needs_bank() else None
+        out = self.folder / "report"
+        return self._ensure(
+            out,
+            report.key(self.config, self.dataset, pairs, evaluations),
+            lambda: report.run(
+                self.config, self.dataset, pairs, segmenters, evaluations, out, progress=self.progress
+            ),
+        )
+
+    # --- many trainings ----------------------------------------------------------------------------------
+
+    def run_one(self, stage: str, run: Run) -> Artifact:
+        """Train or evaluate one arm with one seed; what it needs must be there or is made."""
+        arm, seed = run
+        out = self._place(stage, run)
+        inputs = self._inputs(arm)
+        if stage == "segmenter":
+            return train.run(self.config, inputs, arm, seed, out, self.runtime, self.progress)
+        segmenter = read_artifact(self._place("segmenter", run))
+        assert segmenter is not None  # evaluations() trains first
+        return evaluate.run(
+            self.config, self.dataset, segmenter, out, self.runtime, inputs.generator, self.progress
+        )
+
+    def _all_runs(self, stage: str, key: Callable[[Run], StageKey]) -> dict[Run, Artifact]:
+        runs = [(arm, seed) for seed in self.config.train.seeds for arm in self.config.train.arms]
+        finished: dict[Run, Artifact] = {}
+        for run in runs:
+            artifact = self._reuse(self._place(stage, run), key(run))
+            if artifact is not None:
+                finished[run] = artifact
+        todo = [run for run in runs if run not in finished]
+        if todo:
+            finished |= self._make(stage, todo)
+        return {run: finished[run] for run in runs}
+
+    def _make(self, stage: str, runs: list[Run]) -> dict[Run, Artifact]:
+        workers = worker_count(self.config.runtime.jobs, self.runtime.device, len(runs))
+        if workers == 1:
+            return {run: self.run_one(stage, run) for run in runs}
+        context = multiprocessing.get_context("spawn")
+        made: dict[Run, Artifact] = {}
+        errors: list[BaseException] = []
+        with context.Manager() as manager:
+            channel = manager.Queue()
+            arguments = (self.config, channel)
+            with (
+                relay(channel, self.progress),
+                ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=arguments) as pool,
+            ):
+                futures = {pool.submit(_work, stage, run): run for run in runs}
+                for future in as_completed(futures):
+                    error = future.exception()
+                    if error is None:
+                        made[futures[future]] = future.result()
+                    else:  # the other runs go on: what they finish is kept
+                        errors.append(error)
+        if errors:
+            raise errors[0]
+        return made
+
+    def _inputs(self, arm: str) -> train.Inputs:
+        if not train.needs_pairs(arm):
+            return train.Inputs(self.dataset)
+        bank = self.pairs if self._needs_bank() else None
+        return train.Inputs(self.dataset, self.depth, self.generator, bank)
+
+    def _needs_bank(self) -> bool:
+        paired = any(train.needs_pairs(arm) for arm in self.config.train.arms)
+        return paired and self.config.synthesis.source == "bank"
+
+    def _place(self, stage: str, run: Run) -> Path:
+        return self.folder / stage / run[0] / f"seed-{run[1]}"
+
+    # --- reuse -------------------------------------------------------------------------------------------
+
+    def _ensure(self, out: Path, key: StageKey, make: Callable[[], Artifact]) -> Artifact:
+        return self._reuse(out, key) or make()
+
+    def _reuse(self, out: Path, key: StageKey) -> Artifact | None:
+        """The finished artefact if it is still valid; says why, if one is there that is not."""
+        artifact = reusable(out, key)
+        if artifact is None and (old := read_artifact(out)) is not None:
+            self.progress.say(f"{self._name(out)}: made again, {_listed(changes(old, key))}")
+        return artifact
+
+    def _name(self, out: Path) -> str:
+        return out.relative_to(self.folder).as_posix()
+
+    def _write_config(self) -> None:
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(self.folder / "config.yaml", to_yaml(self.config))
+
+
+def _listed(reasons: Iterable[str]) -> str:
+    first, *rest = list(reasons) or ["key changed"]
+    return first + (f" and {len(rest)} more" if rest else "")
+
+
+# --- worker processes ----------------------------------------------------------------------------------------
+
+_worker: Pipeline | None = None  # one per worker process, set by its initialiser
+
+
+def _start_worker(config: Config, channel: Channel) -> None:
+    global _worker  # noqa: PLW0603
+    end_with_parent()
+    _worker = Pipeline(config, ChannelProgress(channel))
+
+
+def _work(stage: str, run: Run) -> Artifact:
+    assert _worker is not None
+    return _worker.run_one(stage, run)

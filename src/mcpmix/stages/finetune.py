@@ -1,0 +1,186 @@
+"""Stage 2: a ControlNet learns to put the lesion under the mask, on the training split only."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from mcpmix.core.artifacts import Artifact, StageKey, workspace
+from mcpmix.core.config import Config, FinetuneConfig
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.runtime import Runtime
+from mcpmix.core.seeding import numpy_rng, seed_everything, torch_rng
+from mcpmix.core.tracking import JsonLines
+from mcpmix.data.arrays import Arrays, load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.models.diffusion import (
+    DiffusionBase,
+    NoiseSchedule,
+    control_from_base,
+    embed_prompts,
+    encode_images,
+    load_base,
+    noise_schedule,
+)
+from mcpmix.models.sources import folder_digest, resolve
+from mcpmix.data.conditions import condition, read_depths
+from mcpmix.training.resumable import run_steps
+
+_TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """All that a step reads, in memory: neither VAE nor text encoder is needed any more.
+
+    Attributes:
+        latents: V,N,C,h,w, one per view (symmetry of the square).
+        conditions: N,2,H,W mask and depth.
+        text: 2,L,C embeddings of the empty and of the full prompt.
+    """
+
+    latents: Tensor
+    conditions: Tensor
+    text: Tensor
+
+    def __len__(self) -> int:
+        return self.conditions.shape[0]
+
+
+def key(config: Config, dataset: Artifact, depth: Artifact) -> StageKey:
+    """What the ControlNet depends on."""
+    settings = {
+        "base": config.generator.base,
+        "weights": folder_digest(resolve(config.generator.base, "pipeline")),
+        "prompt": config.generator.prompt.text,
+        "size": config.data.size,
+        "finetune": config.finetune.model_dump(mode="json", exclude={"save_every"}),
+    }
+    return StageKey("finetune", settings, {"dataset": dataset.digest, "depth": depth.digest}, config.seed)
+
+
+def run(
+    config: Config, dataset: Artifact, depth: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+) -> Artifact:
+    """Train the ControlNet; the averaged weights are the result.
+
+    Args:
+        config: sections `generator`, `finetune` and `data.size`.
+        dataset: the data set's artefact; only its training part is read.
+        depth: the depth maps of that part.
+        out: folder of the result.
+        runtime: device and precision.
+        progress: where to report.
+    """
+    records = DatasetIndex.read(dataset / "index.json").part("train")
+    settings = config.finetune
+    with workspace(out, key(config, dataset, depth)) as space:
+        seed_everything(config.seed, "finetune")
+        base = load_base(resolve(config.generator.base, "pipeline")).to(runtime.device)
+        arrays = load_arrays(records, config.data.size)
+        data = _prepare(base, arrays, read_depths(depth.folder, arrays.ids), config)
+        control = control_from_base(base, 2, settings.embedding_channels).to(runtime.device)
+        average = AveragedModel(control, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay))
+        _train(base, control, average, data, config, space.folder, runtime, progress)
+        average.module.save_pretrained(space.folder / "controlnet")
+        (space.folder / "checkpoint.safetensors").unlink()
+        return space.finish(
+            steps=settings.steps, images=sorted(record.image_sha256 for record in records)
+        )
+
+
+def _prepare(base: DiffusionBase, arrays: Arrays, depths: np.ndarray, config: Config) -> TrainingSet:
+    """Encode every view of every image and both prompts, once."""
+    device = base.unet.device
+    images = torch.from_numpy(arrays.images).permute(0, 3, 1, 2).float() / 127.5 - 1
+    views = range(_TURNS) if config.finetune.augment else range(1)
+    latents = [
+        torch.cat([encode_images(base.vae, batch.to(device)).cpu() for batch in turn(images, view).split(8)])
+        for view in views
+    ]
+    masks = torch.from_numpy(arrays.masks).float()
+    return TrainingSet(
+        latents=torch.stack(latents),
+        conditions=condition(masks, torch.from_numpy(depths), config.finetune.condition),
+        text=embed_prompts(base, ["", config.generator.prompt.text]),
+    )
+
+
+def turn(images: Tensor, view: int) -> Tensor:
+    """One of the eight symmetries of the square, applied to the last two axes."""
+    turned = torch.rot90(images, view % 4, dims=(-2, -1))
+    return turned.flip(-1) if view >= 4 else turned
+
+
+def _train(
+    base: DiffusionBase,
+    control: nn.Module,
+    average: AveragedModel,
+    data: TrainingSet,
+    config: Config,
+    folder: Path,
+    runtime: Runtime,
+    progress: Progress,
+) -> None:
+    settings = config.finetune
+    schedule = noise_schedule(base.scheduler)
+    optimiser = torch.optim.AdamW(control.parameters(), lr=settings.learning_rate, weight_decay=1e-2)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda n: min(1.0, (n + 1) / (settings.warmup_steps + 1)))
+    log = JsonLines(folder / "log.jsonl")
+
+    def step(index: int) -> float:
+        with runtime.autocast():
+            loss = _loss(base, control, data, schedule, settings, (config.seed, index))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        gradient = nn.utils.clip_grad_norm_(control.parameters(), 1.0)
+        optimiser.step()
+        warmup.step()
+        average.update_parameters(control)
+        if (index + 1) % 10 == 0:
+            log.append(step=index + 1, loss=loss.item(), gradient=float(gradient))
+        return loss.item()
+
+    run_steps(
+        step,
+        steps=settings.steps,
+        state={"control": control, "average": average, "optimiser": optimiser, "warmup": warmup},
+        checkpoint=folder / "checkpoint.safetensors",
+        save_every=settings.save_every,
+        title="finetune",
+        progress=progress,
+        on_resume=lambda done: log.rewrite(row for row in log.rows() if row["step"] <= done),
+    )
+
+
+def _loss(
+    base: DiffusionBase,
+    control: nn.Module,
+    data: TrainingSet,
+    schedule: NoiseSchedule,
+    settings: FinetuneConfig,
+    identity: tuple[int, int],
+) -> Tensor:
+    """Weighted denoising error of the batch that belongs to (seed, step)."""
+    device = base.unet.device
+    count = settings.batch_size
+    rng = numpy_rng("finetune", *identity)
+    chosen = rng.integers(len(data), size=count)
+    view = int(rng.integers(data.latents.shape[0]))
+    clean = data.latents[view, chosen].to(device)
+    shown = turn(data.conditions[chosen], view)
+    keep = rng.random((count, 2)) >= (settings.mask_dropout, settings.depth_dropout)
+    shown = (shown * torch.from_numpy(keep).float()[:, :, None, None]).to(device)
+    text = data.text[(rng.random(count) >= settings.prompt_dropout).astype(int)]
+    t = torch.from_numpy(rng.integers(schedule.timesteps, size=count)).to(device)
+    noise = torch.randn(clean.shape, generator=torch_rng("finetune noise", *identity)).to(device)
+    noisy = schedule.add_noise(clean, noise, t)
+    down, middle = control(noisy, t, text, shown, return_dict=False)
+    prediction = base.unet(
+        noisy, t, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
+    ).sample
+    error = (prediction.float() - schedule.target(clean, noise, t)).square().mean(dim=(1, 2, 3))
+    return (error * schedule.min_snr_weight(t, settings.min_snr_gamma)).mean()

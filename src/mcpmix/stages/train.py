@@ -1,0 +1,388 @@
+"""Stage 3: one segmenter, trained under one strategy with one seed.
+
+The loop does not know which strategy it runs. Seeds are matched: the same seed gives every arm the same
+initial weights, the same order of samples and the same geometric augmentation.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mcpmix.core.artifacts import Artifact, StageKey, workspace
+from mcpmix.core.config import Config
+from mcpmix.core.errors import DataError, TrainingError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.runtime import Runtime, setup
+from mcpmix.core.seeding import numpy_rng, seed_everything, seed_for, torch_rng
+from mcpmix.core.tracking import JsonLines
+from mcpmix.data.arrays import Arrays, load_arrays
+from mcpmix.data.conditions import read_depths
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.transforms import (
+    apply_colour,
+    apply_geometry,
+    denormalise,
+    draw_colour,
+    draw_geometry,
+    normalise,
+)
+from mcpmix.metrics import RegionAccumulator
+from mcpmix.mixing.strategies import STRATEGIES, build_strategy
+from mcpmix.mixing.strategy import Batch, Strategy
+from mcpmix.models.features import load_features
+from mcpmix.models.segmenters import build_segmenter, save_segmenter
+from mcpmix.synthesis.counterparts import CounterpartMaker, build_maker
+from mcpmix.synthesis.sources import OnTheFly, PairBank, PairSource
+from mcpmix.training.checkpoint import load_state, save_state
+from mcpmix.training.objective import predict_terms, segmentation_loss
+
+CHECKPOINT = "checkpoint.safetensors"
+_CALIBRATION_BATCHES = 4
+_WARMUP_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The artefacts that training reads; `pairs`, `depth` and `generator` only where the strategy needs pairs."""
+
+    dataset: Artifact
+    depth: Artifact | None = None
+    generator: Artifact | None = None
+    pairs: Artifact | None = None
+
+
+def needs_pairs(arm: str) -> bool:
+    """Whether a strategy trains on synthetic counterparts."""
+    return arm != "full-sup"
+
+
+def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
+    """What a segmenter depends on. The reference arm does not depend on pairs or gates."""
+    settings = {
+        "arm": arm,
+        "size": config.data.size,
+        "segmenter": config.segmenter.model_dump(mode="json"),
+        "train": config.train.model_dump(mode="json", exclude={"arms", "seeds"}),
+        "precision": config.runtime.precision,
+        "deterministic": config.runtime.deterministic,
+    }
+    digests = {"dataset": inputs.dataset.digest}
+    if needs_pairs(arm):
+        settings |= {"rla": config.rla.model_dump(mode="json"), "source": config.synthesis.source}
+        source = inputs.pairs if config.synthesis.source == "bank" else inputs.generator
+        if source is None:
+            raise DataError(f"The arm {arm} trains on pairs: run `mcpmix synthesize` first.")
+        digests |= {"pairs": source.digest}
+        if config.synthesis.source == "on-the-fly":
+            settings |= {"synthesis": config.synthesis.model_dump(mode="json")}
+    return StageKey("train", settings, digests, seed_for(config.seed, seed))
+
+
+def run(
+    config: Config,
+    inputs: Inputs,
+    arm: str,
+    seed: int,
+    out: Path,
+    runtime: Runtime,
+    progress: Progress = SILENT,
+) -> Artifact:
+    """Train, choose the checkpoint on the validation split, save it.
+
+    Args:
+        config: sections `segmenter`, `train`, `rla` and `data.size`.
+        inputs: artefacts of the stages before.
+        arm: name of a strategy.
+        seed: number of the repetition.
+        out: folder of the result.
+        runtime: device and precision.
+        progress: where to report.
+    """
+    with workspace(out, key(config, inputs, arm, seed)) as space:
+        trainer = Trainer(config, inputs, arm, seed, space.folder, runtime)
+        try:
+            trainer.fit(progress)
+        finally:
+            trainer.close()
+        description = {
+            "name": config.segmenter.name,
+            "variant": config.segmenter.variant,
+            "size": config.data.size,
+            "arm": arm,
+            "seed": seed,
+            "dataset": inputs.dataset.digest,
+            "best_epoch": trainer.best_epoch,
+            "validation_dsc": trainer.best_dsc,
+        }
+        trainer.network.load_state_dict(trainer.best)
+        save_segmenter(trainer.network, space.folder, description)
+        (space.folder / CHECKPOINT).unlink()
+        return space.finish(
+            epochs=trainer.epochs, steps=trainer.epochs * trainer.steps_per_epoch, **_scores(trainer)
+        )
+
+
+def _scores(trainer: "Trainer") -> dict[str, float | list[str]]:
+    return {
+        "best_epoch": trainer.best_epoch,
+        "validation_dsc": trainer.best_dsc,
+        "warnings": sorted(trainer.warnings),
+    }
+
+
+class Trainer:
+    """State of one training: networks, optimiser, position, best weights so far."""
+
+    def __init__(
+        self, config: Config, inputs: Inputs, arm: str, seed: int, folder: Path, runtime: Runtime
+    ) -> None:
+        self.config, self.seed, self.folder, self.runtime = config, seed, folder, runtime
+        index = DatasetIndex.read(inputs.dataset / "index.json")
+        self.train = load_arrays(index.part("train"), config.data.size)
+        self.validation = load_arrays(index.part("validation"), config.data.size)
+        self.epochs = config.train.epochs + config.train.tail_epochs
+        self.steps_per_epoch = math.ceil(len(self.train.ids) / config.train.batch_size)
+
+        seed_everything(config.seed, "train", seed)
+        network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
+        self.network: nn.Module = network.to(runtime.device)
+        self.strategy = _strategy(config, arm).to(runtime.device)
+        self.pairs = _pair_source(config, inputs, self.train, seed) if self.strategy.needs_pairs else None
+        self.optimiser = self._optimiser()
+        self.rates = torch.optim.lr_scheduler.LambdaLR(
+            self.optimiser,
+            [partial(_rate, steps=self.epochs * self.steps_per_epoch)]
+            + [_constant] * (len(self.optimiser.param_groups) - 1),
+        )
+        self.log = JsonLines(folder / "log.jsonl")
+        self.best: dict[str, Tensor] = {}
+        self.best_dsc, self.best_epoch = -1.0, 0
+        self.warnings: set[str] = set()
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        settings = self.config.train
+        groups = [{"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}]
+        groups += self.strategy.parameter_groups(self.epochs * self.steps_per_epoch)
+        return torch.optim.AdamW(groups, lr=settings.learning_rate)
+
+    def fit(self, progress: Progress) -> None:
+        """Run the epochs that are left; a checkpoint after each one."""
+        done = self._restore()
+        if done == 0:
+            self.strategy.prepare(list(self._calibration_batches()))
+        title = f"{self.folder.parent.name} seed {self.seed}"
+        with progress.track(title, self.epochs, done) as advance:
+            for epoch in range(done + 1, self.epochs + 1):
+                row = self._run_epoch(epoch)
+                if epoch % self.config.train.validate_every == 0 or epoch == self.epochs:
+                    row["validation"] = self._validate(epoch)
+                self.log.append(**row)
+                self._save(epoch)
+                advance(1, f"loss {row['loss']:.3f}, best DSC {max(self.best_dsc, 0):.1f}")
+                self.warnings |= set(self.strategy.warnings())
+
+    def close(self) -> None:
+        """End the workers of the pair source."""
+        if self.pairs is not None:
+            self.pairs.close()
+
+    # --- one epoch ---------------------------------------------------------------------------------------
+
+    def _run_epoch(self, epoch: int) -> dict[str, object]:
+        # Dropout inside the network draws from torch's global stream; seeding it here makes an epoch
+        # independent of those before it, so that a resumed run is the same run.
+        seed_everything(self.config.seed, "epoch", self.seed, epoch)
+        self.network.train()
+        self.strategy.train()
+        self.strategy.set_epoch(epoch)
+        totals: dict[str, float] = {}
+        for step, batch in enumerate(self._batches(epoch)):
+            for name, value in self._step(batch, epoch, step).items():
+                totals[name] = totals.get(name, 0.0) + value / self.steps_per_epoch
+        return {"epoch": epoch, **totals, **self.strategy.log()}
+
+    def _step(self, batch: Batch, epoch: int, step: int) -> dict[str, float]:
+        rng = torch_rng("strategy", self.config.seed, self.seed, epoch, step)
+        terms = self.strategy.terms(batch, rng)
+        with self.runtime.autocast():
+            logits = predict_terms(self.network, [t.images for t in terms], [t.name for t in terms])
+        losses = [segmentation_loss(part, t.targets) for part, t in zip(logits, terms, strict=True)]
+        total = self.strategy.combine(losses, batch, terms)
+        if not torch.isfinite(total):
+            raise TrainingError(
+                f"The loss is {total.item()} in epoch {epoch}, step {step} (samples {', '.join(batch.ids)}). "
+                "Lower train.learning_rate or set runtime.precision=float32."
+            )
+        self.optimiser.zero_grad(set_to_none=True)
+        total.backward()
+        self.optimiser.step()
+        self.rates.step()
+        values = {f"loss_{t.name}": loss.item() for t, loss in zip(terms, losses, strict=True)}
+        return {"loss": total.item(), **values}
+
+    def _batches(self, epoch: int) -> Iterator[Batch]:
+        """Full batches in a new order; the last one is filled up from the start of the order."""
+        count, size = len(self.train.ids), self.config.train.batch_size
+        order = numpy_rng("order", self.config.seed, self.seed, epoch).permutation(count)
+        order = np.resize(order, self.steps_per_epoch * size)
+        synthetic = self.pairs.epoch(epoch) if self.pairs is not None else None
+        for step in range(self.steps_per_epoch):
+            yield self._batch(order[step * size : (step + 1) * size], synthetic, (epoch, step))
+
+    def _batch(self, chosen: np.ndarray, synthetic: np.ndarray | None, position: tuple[int, int]) -> Batch:
+        """Images, counterparts and masks under one geometric transform."""
+        settings, device = self.config.train, self.runtime.device
+        rng = torch_rng("augment", self.config.seed, self.seed, *position)
+        geometry = draw_geometry(
+            len(chosen), rng, rotate=settings.rotate, scale=settings.scale, flip=settings.flip
+        )
+        colour = draw_colour(len(chosen), rng, settings.colour)
+
+        def appearance(pixels: np.ndarray) -> Tensor:
+            images = torch.from_numpy(pixels[chosen]).to(device).permute(0, 3, 1, 2).float() / 255
+            return normalise(apply_colour(colour, apply_geometry(geometry, images)))
+
+        masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
+        return Batch(
+            images=appearance(self.train.images),
+            masks=apply_geometry(geometry, masks, mode="nearest"),
+            synthetic=None if synthetic is None else appearance(synthetic),
+            ids=tuple(self.train.ids[i] for i in chosen),
+        )
+
+    def _calibration_batches(self) -> Iterator[Batch]:
+        """Batches of the first epochs, as training will see them."""
+        for index in range(_CALIBRATION_BATCHES):
+            yield next(self._batches(1 + index))
+
+    @torch.no_grad()
+    def _validate(self, epoch: int) -> dict[str, float]:
+        """Region metrics on the validation split; keeps the weights if they are the best so far."""
+        self.network.eval()
+        accumulator = RegionAccumulator()
+        for start in range(0, len(self.validation.ids), self.config.train.batch_size):
+            part = slice(start, start + self.config.train.batch_size)
+            images = torch.from_numpy(self.validation.images[part]).permute(0, 3, 1, 2).float() / 255
+            masks = torch.from_numpy(self.validation.masks[part])[:, None].to(self.runtime.device)
+            with self.runtime.autocast():
+                logits = self.network(normalise(images.to(self.runtime.device)))
+            accumulator.update(logits > 0, masks.bool())
+        scores = accumulator.compute()
+        if scores["dsc"] > self.best_dsc:
+            self.best_dsc, self.best_epoch = scores["dsc"], epoch
+            self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        return scores
+
+    # --- checkpoints -------------------------------------------------------------------------------------
+
+    def _save(self, epoch: int) -> None:
+        save_state(
+            self.folder / CHECKPOINT,
+            {
+                "epoch": epoch,
+                "network": self.network.state_dict(),
+                "strategy": self.strategy.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "rates": {"last_epoch": self.rates.last_epoch},
+                "best": self.best,
+                "best_dsc": self.best_dsc,
+                "best_epoch": self.best_epoch,
+                "warnings": sorted(self.warnings),
+            },
+        )
+
+    def _restore(self) -> int:
+        """Continue from the checkpoint, if there is one; returns the number of finished epochs."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            self.log.rewrite([])
+            return 0
+        state = load_state(path, str(self.runtime.device))
+        self.network.load_state_dict(state["network"])
+        self.strategy.load_state_dict(state["strategy"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
+        self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
+        self.warnings = set(state["warnings"])
+        done = int(state["epoch"])
+        self.log.rewrite(row for row in self.log.rows() if row["epoch"] <= done)
+        return done
+
+
+# --- what a configuration means ------------------------------------------------------------------------------
+
+
+def _strategy(config: Config, arm: str) -> Strategy:
+    """The strategy of an arm with the settings it takes."""
+    rla, epochs = config.rla, config.train.epochs
+    fixed = {"s_max": rla.s_max, "rho": rla.fixed_rho}
+    settings: dict[str, dict[str, object]] = {
+        "mcpmix": fixed,
+        "mcpmix-stepwise": {"epochs": epochs, "rho": rla.fixed_rho},
+        "mcpmix-cosine": {"epochs": epochs, "rho": rla.fixed_rho},
+    }
+    if arm == "mcpmix-rla":
+        phi = load_features(rla.features)
+        settings[arm] = {
+            "epochs": epochs,
+            "tail_epochs": config.train.tail_epochs,
+            "features": NormalisedFeatures(phi),
+            **rla.model_dump(exclude={"gate_learning_rate", "features", "fixed_rho"}),
+            "gate_lr": rla.gate_learning_rate,
+        }
+    return build_strategy(arm, **settings.get(arm, {}))
+
+
+class NormalisedFeatures(nn.Module):
+    """phi on images as the segmenter sees them: brought back to [0, 1] first."""
+
+    def __init__(self, phi: nn.Module) -> None:
+        super().__init__()
+        self.phi = phi
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W normalised images to B,F."""
+        features: Tensor = self.phi(denormalise(images))
+        return features
+
+
+def _pair_source(config: Config, inputs: Inputs, train: Arrays, seed: int) -> PairSource:
+    if config.synthesis.source == "bank":
+        if inputs.pairs is None:
+            raise DataError("Training with a bank of pairs needs the pairs: run `mcpmix synthesize` first.")
+        return PairBank(inputs.pairs.folder, train.ids, config.synthesis.replicas, seed_for(config.seed, seed))
+    if inputs.generator is None or inputs.depth is None:
+        raise DataError("On-the-fly pairs need the generator and the depth maps: run `mcpmix finetune` first.")
+    make = partial(_make_maker, config, inputs.generator / "controlnet", train, inputs.depth.folder)
+    epochs = config.train.epochs + config.train.tail_epochs
+    return OnTheFly(make, len(train.ids), config.synthesis.batch_size, epochs)
+
+
+def _make_maker(config: Config, control: Path, train: Arrays, depth: Path) -> CounterpartMaker:
+    """Build the generator inside a worker process."""
+    settings = config.runtime
+    runtime = setup(settings.device, settings.precision, settings.threads, settings.deterministic)
+    return build_maker(config, control, train, read_depths(depth, train.ids), runtime.device)
+
+
+def _rate(step: int, steps: int) -> float:
+    """Linear warm-up over a twentieth of the run, then half a cosine down to 0."""
+    warmup = max(1, round(_WARMUP_SHARE * steps))
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def _constant(_: int) -> float:
+    return 1.0
+
+
+def check_arms(arms: tuple[str, ...]) -> list[str]:
+    """Problems of the configured arms: names that no strategy has."""
+    return [f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}" for arm in arms if arm not in STRATEGIES]

@@ -1,0 +1,1 @@
+"""Layer 2: synthetic counterparts and where training gets them from."""

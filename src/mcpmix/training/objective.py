@@ -1,0 +1,64 @@
+"""Forward passes of one optimiser step, with batch statistics kept to real images."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_BatchNorm = nn.modules.batchnorm._BatchNorm
+
+REAL = "real"
+
+
+def has_batch_norm(network: nn.Module) -> bool:
+    """Whether the network keeps running statistics of batches."""
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
+
+
+def predict_terms(network: nn.Module, images: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:
+    """Logits of each term of a step.
+
+    A network without batch norm takes all terms in one concatenated pass. With it, each term has its own
+    pass, and only those named "real" move the running statistics: mixed images in the same batch cost
+    accuracy even when their loss hardly counts.
+
+    Args:
+        network: B,3,H,W to B,1,H,W.
+        images: one B',3,H,W tensor per term.
+        names: one name per term.
+    """
+    if len(images) == 1 and names[0] == REAL:
+        return [network(images[0])]
+    if not has_batch_norm(network):
+        return list(network(torch.cat(list(images))).split([len(part) for part in images]))
+    logits = []
+    for part, name in zip(images, names, strict=True):
+        if name == REAL:
+            logits.append(network(part))
+        else:
+            with frozen_statistics(network):
+                logits.append(network(part))
+    return logits
+
+
+@contextmanager
+def frozen_statistics(network: nn.Module) -> Iterator[None]:
+    """Batch norm uses the statistics of the batch and leaves the running ones alone."""
+    layers = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    tracked = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+        if layer.num_batches_tracked is not None:
+            layer.num_batches_tracked = layer.num_batches_tracked.clone()
+    try:
+        yield
+    finally:
+        for layer, (momentum, count) in zip(layers, tracked, strict=True):
+            layer.momentum, layer.num_batches_tracked = momentum, count
+
+
+def segmentation_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean binary cross-entropy of logits against hard or soft targets in [0, 1]; 0-d."""
+    return F.binary_cross_entropy_with_logits(logits.float(), targets)
