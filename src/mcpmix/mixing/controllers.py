@@ -1,0 +1,134 @@
+"""Where the two gate logits of RLA come from: two plain scalars, or a small network over training signals."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mcpmix.core.errors import ConfigError
+from mcpmix.core.seeding import torch_rng
+
+ControllerName = Literal["network", "scalar"]
+
+SIGNALS = 5
+"""Inputs of a controller, each in [-1, 1]: progress t/T, L_real, L_mix, D_t and tau_t."""
+
+
+class Controller(nn.Module, ABC):
+    """Gives the logits `(psi, zeta)`, both exactly 0 before the first optimiser step."""
+
+    travel: ClassVar[float]
+    """Logits that a run of N Adam steps at learning rate 1/N moves under gradients of constant sign, about."""
+
+    @abstractmethod
+    def forward(self, signals: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits `(psi, zeta)`, two 0-d tensors, for the signals, shape (5,)."""
+
+
+class ScalarController(Controller):
+    """The gates of the paper's Algorithm 1: two learnable numbers."""
+
+    travel: ClassVar[float] = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.psi = nn.Parameter(torch.zeros(()))
+        self.zeta = nn.Parameter(torch.zeros(()))
+
+    def forward(self, signals: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 (one interface for both)
+        """The two numbers, whatever the signals."""
+        return self.psi, self.zeta
+
+
+class NetworkController(Controller):
+    """The paper's lightweight auxiliary network: one hidden layer, two outputs, last layer zero at the start.
+
+    The hidden activation is a softmax, so each output is a weighted mean of its last-layer weights, and the
+    hidden units share the states of training among them. Under gradients of one sign these weights move
+    together, and the logits travel about as far as plain scalars would, however the signals change; under
+    gradients whose sign depends on the signals they part.
+
+    Its initial weights come from their own stream. They are the same in every run, and building it leaves the
+    global stream alone, so that arms with and without RLA start from the same segmenter.
+    """
+
+    HIDDEN: ClassVar[int] = 8
+    # Measured: 1.0 (10 steps) to 1.46 (1,000 steps) times the travel of a scalar, for falling, flat and rising
+    # losses. The larger end is taken, so that a gradient of one sign does not collapse rho early.
+    travel: ClassVar[float] = 1.35
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Made on the meta device: there, the default initialisation draws nothing from the global stream.
+        self.hidden = nn.Linear(SIGNALS, self.HIDDEN, device="meta").to_empty(device="cpu")
+        self.output = nn.Linear(self.HIDDEN, 2, bias=False, device="meta").to_empty(device="cpu")
+        generator = torch_rng("mcpmix.mixing", "rla controller")
+        bound = 1.0 / math.sqrt(SIGNALS)
+        nn.init.uniform_(self.hidden.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(self.hidden.bias, -bound, bound, generator=generator)
+        nn.init.zeros_(self.output.weight)
+
+    def forward(self, signals: Tensor) -> tuple[Tensor, Tensor]:
+        """The two outputs of the network for these signals."""
+        psi, zeta = self.output(torch.softmax(self.hidden(signals), dim=-1))
+        return psi, zeta
+
+
+CONTROLLERS: dict[str, type[Controller]] = {"network": NetworkController, "scalar": ScalarController}
+
+
+def build_controller(name: str) -> Controller:
+    """The controller of this name: "network" or "scalar"."""
+    if name not in CONTROLLERS:
+        raise ConfigError(
+            f"RLA: controller is {name!r}; expected one of {', '.join(map(repr, CONTROLLERS))}."
+        )
+    return CONTROLLERS[name]()
+
+
+class Statistics(nn.Module):
+    """Running means of what a controller sees, free of units: losses over the first L_real, D over tau_0.
+
+    Kept as buffers, so that a resumed run continues exactly.
+    """
+
+    MOMENTUM: ClassVar[float] = 0.98
+
+    running: Tensor
+    counts: Tensor
+    first_loss: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running", torch.ones(3))
+        self.register_buffer("counts", torch.zeros(3))
+        self.register_buffer("first_loss", torch.ones(()))
+
+    @torch.no_grad()
+    def update(self, loss_real: Tensor, loss_mix: Tensor, discrepancy: Tensor | None, tau0: Tensor) -> None:
+        """Take in one step; a discrepancy of None (not measured) leaves its mean as it is. 0-d tensors."""
+        real, mixed = loss_real.detach().to(self.running), loss_mix.detach().to(self.running)
+        size = torch.where(real != 0, real.abs(), torch.ones_like(real))
+        self.first_loss.copy_(torch.where(self.counts[0] == 0, size, self.first_loss))
+        # tau_0 is 0 if the margin was switched off and nan if it was never needed: D then counts as it is.
+        scale = torch.where(tau0 > 0, tau0, torch.ones_like(tau0))
+        measured = discrepancy is not None
+        ratio = self.running[2] if discrepancy is None else discrepancy.detach().to(self.running) / scale
+        values = torch.stack([real / self.first_loss, mixed / self.first_loss, ratio])
+        self.counts += torch.tensor([1.0, 1.0, float(measured)]).to(self.counts)
+        # A plain mean of the first values, then an exponential one: no bias towards the starting value.
+        weight = torch.clamp(1.0 / self.counts.clamp(min=1.0), min=1.0 - self.MOMENTUM)
+        self.running.copy_(torch.lerp(self.running, values, weight))
+
+    def signals(self, progress: Tensor, decay: Tensor) -> Tensor:
+        """The inputs of a controller, (5,), each in [-1, 1].
+
+        Args:
+            progress: t/T, a 0-d tensor in [0, 1].
+            decay: tau_t / tau_0, a 0-d tensor in [0, 1].
+        """
+        # r / (1 + |r|) is 1/2 at the starting level, and stays bounded if a loss explodes.
+        bounded = self.running / (1.0 + self.running.abs())
+        return 2.0 * torch.cat([progress[None], bounded, decay[None]]) - 1.0

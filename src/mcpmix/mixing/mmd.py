@@ -1,0 +1,144 @@
+"""Maximum mean discrepancy between two sets of feature vectors, Gaussian RBF kernel."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mcpmix.core.errors import ConfigError, DataError
+
+Estimator = Literal["biased", "unbiased"]
+
+
+def mmd(
+    x: Tensor,
+    y: Tensor,
+    bandwidth: float | Tensor | None = None,
+    *,
+    estimator: Estimator = "biased",
+    root: bool = False,
+    bandwidths: Sequence[float] = (1.0,),
+) -> Tensor:
+    """Squared MMD between two samples, with the kernel `k(a, b) = exp(-|a - b|^2 / (2 sigma^2))`.
+
+    The biased V-statistic (default) is never negative, at most 2, and exactly 0 for bitwise equal inputs.
+    Its expectation for two samples of one distribution is not 0 but of the order of 1/n + 1/m; the unbiased
+    U-statistic is centred at 0 there and therefore negative half of the time.
+
+    Args:
+        x: Features, (n, F). Half precision is computed in float32, also under autocast.
+        y: Features, (m, F), dtype and device of `x`.
+        bandwidth: sigma, in units of the features, above 0. None: `median_bandwidth(x, y)`, a constant for
+            the gradient.
+        estimator: "biased" or "unbiased" (leaves out the pairs of a vector with itself; needs n, m >= 2).
+        root: Return MMD instead of its square (of 0 if an unbiased estimate is negative); its gradient at
+            exactly 0 is defined as 0.
+        bandwidths: Multiples of `bandwidth`; the kernel is the mean over them, so the range stays the same.
+
+    Returns:
+        A 0-d tensor, differentiable in `x` and `y`.
+
+    Raises:
+        DataError: If the shapes do not fit.
+        ConfigError: If an option is not one of those above.
+    """
+    _check(x, y, estimator, bandwidth, bandwidths)
+    with torch.autocast(x.device.type, enabled=False):
+        xx, yy, xy = _squared_distances(x, y)
+        variance = _median_square(xx, yy, xy) if bandwidth is None else bandwidth**2
+        k_xx, k_yy, k_xy = (_kernel(d, variance, bandwidths) for d in (xx, yy, xy))
+        if estimator == "biased":
+            # In exact arithmetic this is a squared norm; the clamp only removes rounding below 0.
+            squared = (k_xx.mean() + k_yy.mean() - 2.0 * k_xy.mean()).clamp(min=0.0)
+        else:
+            squared = _mean_off_diagonal(k_xx) + _mean_off_diagonal(k_yy) - 2.0 * k_xy.mean()
+        return _safe_sqrt(squared) if root else squared
+
+
+def median_bandwidth(x: Tensor, y: Tensor) -> Tensor:
+    """Median distance over all pairs of different vectors in the pooled sample, detached: a 0-d tensor.
+
+    The lower of the two middle values for an even number of pairs. If more than half of the pairs coincide
+    the root mean square distance is taken, and 1 if all vectors are equal, so it is always above 0.
+
+    Args:
+        x: Features, (n, F).
+        y: Features, (m, F).
+    """
+    _check(x, y, "biased", None, (1.0,))
+    with torch.autocast(x.device.type, enabled=False), torch.no_grad():
+        return _median_square(*_squared_distances(x, y)).sqrt()
+
+
+def _squared_distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances within x, within y and across, by the product form."""
+    if x.dtype in (torch.float16, torch.bfloat16):
+        x, y = x.float(), y.float()
+    # |a|^2 + |b|^2 - 2ab cancels badly for features far from the origin; distances do not change when the
+    # common mean is removed first.
+    centre = torch.cat([x, y]).detach().mean(dim=0)
+    x, y = x - centre, y - centre
+    # Three products of one form, and norms from their diagonals: for x = y all blocks agree bitwise, and a
+    # vector is at distance exactly 0 from itself.
+    xx, yy, xy = x @ x.T, y @ y.T, x @ y.T
+    norm_x, norm_y = xx.diagonal(), yy.diagonal()
+    return (
+        (norm_x[:, None] + norm_x[None, :] - 2.0 * xx).clamp(min=0.0),
+        (norm_y[:, None] + norm_y[None, :] - 2.0 * yy).clamp(min=0.0),
+        (norm_x[:, None] + norm_y[None, :] - 2.0 * xy).clamp(min=0.0),
+    )
+
+
+def _median_square(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
+    pairs = torch.cat([_upper(xx), _upper(yy), xy.flatten()]).detach()
+    median, mean = pairs.median(), pairs.mean()
+    fallback = torch.where(mean > 0, mean, torch.ones_like(mean))
+    return torch.where(median > 0, median, fallback)
+
+
+def _upper(square: Tensor) -> Tensor:
+    n = square.shape[0]
+    rows, columns = torch.triu_indices(n, n, offset=1, device=square.device)
+    return square[rows, columns]
+
+
+def _kernel(squared: Tensor, variance: float | Tensor, bandwidths: Sequence[float]) -> Tensor:
+    scaled = squared / (-2.0 * variance)
+    return torch.stack([torch.exp(scaled / factor**2) for factor in bandwidths]).mean(dim=0)
+
+
+def _mean_off_diagonal(square: Tensor) -> Tensor:
+    n = square.shape[0]
+    return (square.sum() - square.diagonal().sum()) / (n * (n - 1))
+
+
+def _safe_sqrt(squared: Tensor) -> Tensor:
+    """Root whose gradient at 0 is 0: the plain one would send inf * 0 = nan to the gates."""
+    positive = squared > 0
+    root = torch.where(positive, squared, torch.ones_like(squared)).sqrt()
+    return torch.where(positive, root, torch.zeros_like(squared))
+
+
+def _check(
+    x: Tensor, y: Tensor, estimator: str, bandwidth: float | Tensor | None, bandwidths: Sequence[float]
+) -> None:
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or 0 in (*x.shape, *y.shape):
+        raise DataError(
+            f"mmd expects two sets of feature vectors (n, F) and (m, F), none empty; "
+            f"got {tuple(x.shape)} and {tuple(y.shape)}. Pool feature maps first."
+        )
+    if estimator not in ("biased", "unbiased"):
+        raise ConfigError(f"mmd: estimator is {estimator!r}; expected 'biased' or 'unbiased'.")
+    if estimator == "unbiased" and min(x.shape[0], y.shape[0]) < 2:
+        raise DataError(
+            f"The unbiased MMD needs two vectors or more on each side, got {x.shape[0]} and {y.shape[0]}; "
+            "use a larger batch or estimator='biased'."
+        )
+    widths = [*bandwidths] if bandwidth is None or isinstance(bandwidth, Tensor) else [bandwidth, *bandwidths]
+    if not bandwidths or not all(0.0 < width < math.inf for width in widths):
+        raise ConfigError(
+            f"mmd: bandwidth {bandwidth} with multiples {tuple(bandwidths)}; expected finite values above 0, "
+            "and one multiple or more."
+        )

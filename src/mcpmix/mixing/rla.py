@@ -1,0 +1,322 @@
+"""RLA: learning how much of the synthetic image to use, anchored at the real data."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mcpmix.core.errors import ConfigError, DataError, TrainingError, bullet_list
+from mcpmix.mixing.controllers import CONTROLLERS, ControllerName, Statistics, build_controller
+from mcpmix.mixing.features import FeatureExtractor, FrozenFeatures
+from mcpmix.mixing.mmd import mmd
+from mcpmix.mixing.paired import mix
+from mcpmix.mixing.schedules import cosine_decay
+
+GATE_TRAVEL = 3.5
+"""Logits that the automatic learning rate lets a gate travel in a run: enough to anneal, not to collapse."""
+
+_COLLAPSE = 0.05  # share of rho_max below which the mixed images teach nothing
+
+
+class RLALoss(NamedTuple):
+    """The objective of one step and its parts, 0-d tensors."""
+
+    total: Tensor
+    """`(1 - rho) L_real + rho L_mix + distribution + prior`."""
+    discrepancy: Tensor
+    """D_t, the latest one measured; nan before the first, or without features."""
+    distribution: Tensor
+    """`mu [D_t - tau_t]_+`; 0 on steps that do not measure D_t."""
+    prior: Tensor
+    """`lambda_rho (rho - rho_prior)^2 + lambda_s (s - s_prior)^2`."""
+
+
+class RLA(nn.Module):
+    """Real-anchored learnable annealing: learns the mixing share `s` and the loss weight `rho`.
+
+    `s = s_max sigmoid(zeta)` and `rho = rho_max sigmoid(psi)` start at half of their bounds. Call
+    `set_epoch` each epoch, `mix` and `loss` each step, and give `gate_parameters()` to the optimiser in a
+    group of their own, with `gate_learning_rate` and without weight decay.
+
+    Args:
+        epochs: T, the epochs over which margin and priors anneal.
+        features: The frozen phi: images (B, 3, H, W) to vectors (B, F). A module is frozen in place and stays
+            out of `parameters()` and `state_dict()`. May be None only if `mu` is 0.
+        s_max: Largest synthetic share, in (0, 1].
+        rho_max: Largest weight of the mixed loss, in (0, 1].
+        mu: Weight of the distribution term, 0 or more. With 0, D_t is measured for the log only.
+        tau0: The margin at the start, in units of D_t; "auto": measured by `calibrate`.
+        lambda_s: Weight of the prior on s, 0 or more.
+        lambda_rho: Weight of the prior on rho, 0 or more.
+        controller: "network" (a small network over training signals) or "scalar" (two numbers).
+        tail_epochs: Epochs after T; all schedules stay at their values of T there.
+        s_prior_max: The prior on s at the start, in [0, 1]. None: `s_max`.
+        rho_prior_max: The prior on rho at the start, in [0, 1]. None: `rho_max`.
+        mmd_every: Measure D_t on every k-th call only. On these the distribution term counts k times, so the
+            mean gradient is the same at a k-th of the cost of phi.
+        root: D_t is MMD instead of its square.
+        bandwidths: Multiples of the median bandwidth; the kernel is the mean over them.
+
+    Raises:
+        ConfigError: If a setting is out of range; the message lists every problem.
+    """
+
+    epoch: Tensor
+    calls: Tensor
+    tau0: Tensor
+    progress: Tensor
+    decay: Tensor
+    discrepancy: Tensor
+
+    def __init__(
+        self,
+        epochs: int,
+        features: FeatureExtractor | None = None,
+        *,
+        s_max: float = 0.7,
+        rho_max: float = 0.5,
+        mu: float = 1.0,
+        tau0: float | Literal["auto"] = "auto",
+        lambda_s: float = 1e-3,
+        lambda_rho: float = 1e-3,
+        controller: ControllerName = "network",
+        tail_epochs: int = 0,
+        s_prior_max: float | None = None,
+        rho_prior_max: float | None = None,
+        mmd_every: int = 1,
+        root: bool = False,
+        bandwidths: Sequence[float] = (1.0,),
+    ) -> None:
+        super().__init__()
+        self.epochs, self.tail_epochs, self.mmd_every = epochs, tail_epochs, mmd_every
+        self.s_max, self.rho_max, self.mu = s_max, rho_max, mu
+        self.lambda_s, self.lambda_rho = lambda_s, lambda_rho
+        self.s_prior_max = s_max if s_prior_max is None else s_prior_max
+        self.rho_prior_max = rho_max if rho_prior_max is None else rho_prior_max
+        self.root, self.bandwidths = root, tuple(bandwidths)
+        start = math.nan if tau0 == "auto" else tau0
+        self._refuse_bad_settings(controller, features, start)
+        self.features = None if features is None else FrozenFeatures(features)
+        self.controller = build_controller(controller)
+        self.statistics = Statistics()
+        self.register_buffer("epoch", torch.tensor(0))
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("tau0", torch.tensor(start))
+        self.register_buffer("progress", torch.tensor(0.0))
+        self.register_buffer("decay", torch.tensor(1.0))
+        self.register_buffer("discrepancy", torch.tensor(math.nan))
+        self._ready = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch, t = 1 ... T + tail; in the tail the schedules stay at their values of T."""
+        last = self.epochs + self.tail_epochs
+        if not 1 <= epoch <= last:
+            raise ConfigError(
+                f"RLA.set_epoch({epoch}): expected an epoch from 1 to {last} (epochs={self.epochs}, "
+                f"tail_epochs={self.tail_epochs}). Count from 1, and give RLA the length of the whole run."
+            )
+        self.epoch.fill_(epoch)
+        self.progress.fill_(min(epoch / self.epochs, 1.0))
+        self.decay.fill_(cosine_decay(epoch, self.epochs))
+
+    def gates(self) -> tuple[Tensor, Tensor]:
+        """The current logits `(psi, zeta)`, 0-d tensors with gradients."""
+        psi, zeta = self.controller(self.statistics.signals(self.progress, self.decay))
+        return psi, zeta
+
+    @property
+    def psi(self) -> Tensor:
+        """The logit of rho, 0-d, with gradients."""
+        return self.gates()[0]
+
+    @property
+    def zeta(self) -> Tensor:
+        """The logit of s, 0-d, with gradients."""
+        return self.gates()[1]
+
+    @property
+    def rho(self) -> Tensor:
+        """The weight of the mixed loss, 0-d in [0, rho_max], with gradients."""
+        return self.rho_max * torch.sigmoid(self.psi)
+
+    @property
+    def s(self) -> Tensor:
+        """The synthetic share, 0-d in [0, s_max], with gradients."""
+        return self.s_max * torch.sigmoid(self.zeta)
+
+    @property
+    def tau(self) -> Tensor:
+        """The margin of this epoch, `tau0 (1 + cos(pi t / T)) / 2`, 0-d; nan before calibration."""
+        return self.tau0 * self.decay
+
+    @property
+    def s_prior(self) -> Tensor:
+        """The prior on s of this epoch, 0-d in [0, s_prior_max]."""
+        return self.s_prior_max * self.decay
+
+    @property
+    def rho_prior(self) -> Tensor:
+        """The prior on rho of this epoch, 0-d in [0, rho_prior_max]."""
+        return self.rho_prior_max * self.decay
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the margin is "auto", used and not yet measured."""
+        return self.mu > 0 and bool(self.tau0.isnan())
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether rho fell below 5 % of its bound before the last quarter of T.
+
+        The mixed images then no longer teach anything: a failure to be reported, not annealing.
+        """
+        early = 4 * int(self.epoch) <= 3 * self.epochs
+        return early and float(self.rho.detach()) < _COLLAPSE * self.rho_max
+
+    def mix(self, real: Tensor, synthetic: Tensor) -> Tensor:
+        """`(1 - s) real + s synthetic` for images (B, 3, H, W); gradients flow to s."""
+        return mix(real, synthetic, self.s)
+
+    def loss(self, loss_real: Tensor, loss_mix: Tensor, real: Tensor, mixed: Tensor) -> RLALoss:
+        """The objective of one step. In training mode it also updates the signals of the controller.
+
+        Args:
+            loss_real: Segmentation loss of the real images, 0-d.
+            loss_mix: Segmentation loss of the mixed images against the same masks, 0-d.
+            real: The real images, (B, 3, H, W).
+            mixed: What `mix` returned for them, with its graph.
+
+        Raises:
+            TrainingError: If `set_epoch` or `calibrate` was forgotten, or `mixed` lost its graph.
+        """
+        self._require_ready()
+        psi, zeta = self.gates()
+        rho, s = self.rho_max * torch.sigmoid(psi), self.s_max * torch.sigmoid(zeta)
+        _check_step(loss_real, loss_mix, mixed, zeta)
+        measured = self._measure(real, mixed)
+        if measured is not None:
+            self.discrepancy.copy_(measured.detach())
+        distribution = self._distribution(measured)
+        prior = self.lambda_rho * (rho - self.rho_prior) ** 2 + self.lambda_s * (s - self.s_prior) ** 2
+        total = (1.0 - rho) * loss_real + rho * loss_mix + distribution + prior
+        if self.training:
+            self.calls += 1
+            self.statistics.update(loss_real, loss_mix, measured, self.tau0)
+        discrepancy = self.discrepancy.clone() if measured is None else measured
+        return RLALoss(total, discrepancy, distribution, prior)
+
+    @torch.no_grad()
+    def calibrate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+        """Set tau0 to the mean discrepancy of these batches at `s = s_max`, and return it.
+
+        Args:
+            batches: Some `(real, synthetic)` pairs, each (B, 3, H, W), of the training data and batch size.
+
+        Raises:
+            DataError: If there is no batch, or the features see no difference.
+        """
+        values = [float(self._discrepancy(real, mix(real, fake, self.s_max))) for real, fake in batches]
+        mean = sum(values) / len(values) if values else math.nan
+        if not 0.0 < mean < math.inf:
+            raise DataError(
+                f"RLA.calibrate needs batches with a discrepancy above 0, got a mean of {mean} over "
+                f"{len(values)} batches. Give it (real, synthetic) pairs that differ, or set tau0 by hand."
+            )
+        self.tau0.fill_(mean)
+        return mean
+
+    def gate_parameters(self) -> list[nn.Parameter]:
+        """The learnable parameters of the gates, for an optimiser group without weight decay."""
+        return list(self.controller.parameters())
+
+    def gate_learning_rate(self, steps: int, lr: float | Literal["auto"] = "auto") -> float:
+        """The learning rate of the gates for Adam or AdamW.
+
+        "auto" lets a gate whose gradient never changes sign travel about 3.5 logits in the run: with less, a
+        short run does not anneal; with more, rho falls to nothing by mid-training.
+
+        Args:
+            steps: Optimiser steps of the whole run, tail included.
+            lr: A number is returned as it is.
+        """
+        if lr != "auto":
+            return lr
+        if steps < 1:
+            raise ConfigError(
+                f"RLA.gate_learning_rate: steps is {steps}; expected the length of the run, >= 1."
+            )
+        return GATE_TRAVEL / (self.controller.travel * steps)
+
+    def _measure(self, real: Tensor, mixed: Tensor) -> Tensor | None:
+        if self.features is None:
+            return None
+        if self.training and self.mmd_every > 1 and int(self.calls) % self.mmd_every:
+            return None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.mu > 0):
+            return self._discrepancy(real, mixed)
+
+    def _discrepancy(self, real: Tensor, mixed: Tensor) -> Tensor:
+        if self.features is None:
+            raise ConfigError("RLA was built without features, so it has no discrepancy to calibrate.")
+        with torch.no_grad():
+            anchor = self.features(real)
+        return mmd(self.features(mixed), anchor, root=self.root, bandwidths=self.bandwidths)
+
+    def _distribution(self, measured: Tensor | None) -> Tensor:
+        if measured is None or self.mu == 0:
+            return torch.zeros_like(self.decay)
+        scale = self.mmd_every if self.training else 1
+        # relu, not clamp: its gradient at D = tau is 0, as in the paper's indicator of D > tau.
+        return scale * self.mu * torch.relu(measured - self.tau)
+
+    def _require_ready(self) -> None:
+        if self._ready:  # checked once: reading buffers makes the host wait for the accelerator
+            return
+        if int(self.epoch) == 0:
+            raise TrainingError(
+                "RLA.loss was called before set_epoch. Call rla.set_epoch(t), t = 1 ... T, at the start of "
+                "each epoch; without it nothing anneals."
+            )
+        if self.needs_calibration:
+            raise TrainingError(
+                "RLA has tau0='auto' and no margin yet. Call rla.calibrate(batches) with a few "
+                "(real, synthetic) batches before training, or give tau0 a number."
+            )
+        self._ready = True
+
+    def _refuse_bad_settings(self, controller: str, features: FeatureExtractor | None, tau0: float) -> None:
+        rules = [
+            (self.epochs >= 1, f"epochs is {self.epochs}; expected 1 or more"),
+            (self.tail_epochs >= 0, f"tail_epochs is {self.tail_epochs}; expected 0 or more"),
+            (self.mmd_every >= 1, f"mmd_every is {self.mmd_every}; expected 1 or more"),
+            (not tau0 < 0, f"tau0 is {tau0}; expected 0 or more, or 'auto'"),
+            (features is not None or self.mu == 0, "features is None; give a feature extractor, or set mu=0"),
+            (controller in CONTROLLERS, f"controller is {controller!r}; expected {' or '.join(CONTROLLERS)}"),
+        ]
+        for name in ("s_max", "rho_max"):
+            value = getattr(self, name)
+            rules.append((0 < value <= 1, f"{name} is {value}; expected a value in (0, 1]"))
+        for name in ("s_prior_max", "rho_prior_max"):
+            value = getattr(self, name)
+            rules.append((0 <= value <= 1, f"{name} is {value}; expected a value in [0, 1]"))
+        for name in ("mu", "lambda_s", "lambda_rho"):
+            value = getattr(self, name)
+            rules.append((0 <= value < math.inf, f"{name} is {value}; expected 0 or more"))
+        problems = [text for holds, text in rules if not holds]
+        if problems:
+            raise ConfigError(bullet_list("RLA cannot be built with these settings:", problems))
+
+
+def _check_step(loss_real: Tensor, loss_mix: Tensor, mixed: Tensor, zeta: Tensor) -> None:
+    if loss_real.ndim or loss_mix.ndim:
+        raise TrainingError(
+            f"RLA.loss expects mean losses, 0-d; got shapes {tuple(loss_real.shape)} and "
+            f"{tuple(loss_mix.shape)}. Average over pixels and samples first."
+        )
+    if torch.is_grad_enabled() and zeta.requires_grad and not mixed.requires_grad:
+        raise TrainingError(
+            "RLA.loss: the mixed images carry no gradient, so s could not learn. Pass on what rla.mix(real, "
+            "synthetic) returned, without detach, no_grad or a round trip through NumPy."
+        )

@@ -1,0 +1,60 @@
+"""The strategies by name."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from mcpmix.core.errors import ConfigError
+from mcpmix.mixing.rla import RLA
+from mcpmix.mixing.strategies.none import FullSup
+from mcpmix.mixing.strategies.paired_uniform import PairedUniform
+from mcpmix.mixing.strategies.rla import RLAMix
+from mcpmix.mixing.strategies.scheduled import CosineMix, StepwiseMix
+from mcpmix.mixing.strategy import Strategy
+
+__all__ = ["STRATEGIES", "CosineMix", "FullSup", "PairedUniform", "RLAMix", "StepwiseMix", "build_strategy"]
+
+T = TypeVar("T")
+
+
+def _rla(*, gate_lr: float | Literal["auto"] = "auto", **settings: Any) -> RLAMix:  # noqa: ANN401 (RLA's own)
+    return RLAMix(_configured(RLA, "mcpmix-rla", settings), gate_lr)
+
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "full-sup": FullSup,
+    "mcpmix": PairedUniform,
+    "mcpmix-rla": _rla,
+    "mcpmix-stepwise": StepwiseMix,
+    "mcpmix-cosine": CosineMix,
+}
+"""Names of the strategies, and what builds them. "mcpmix-rla" takes the settings of `RLA` and `gate_lr`."""
+
+
+def build_strategy(name: str, **settings: Any) -> Strategy:  # noqa: ANN401 (each strategy has its own)
+    """The strategy of this name with these settings.
+
+    Args:
+        name: A key of `STRATEGIES`.
+        **settings: Arguments of the strategy; for "mcpmix-rla" those of `RLA`, and `gate_lr`.
+
+    Raises:
+        ConfigError: If the name or a setting is unknown, or a needed setting is missing.
+    """
+    if name not in STRATEGIES:
+        near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"There is no strategy {name!r}; expected one of {', '.join(STRATEGIES)}.{hint}")
+    return _configured(STRATEGIES[name], name, settings)
+
+
+def _configured(build: Callable[..., T], name: str, settings: Mapping[str, Any]) -> T:
+    """Call `build` with settings that came from a user: an unknown name is their mistake."""
+    signature = inspect.signature(build)
+    try:
+        signature.bind(**settings)
+    except TypeError as problem:
+        known = ", ".join(signature.parameters) or "none"
+        raise ConfigError(f"Strategy {name!r}: {problem}. Its settings are: {known}.") from None
+    return build(**settings)

@@ -1,0 +1,187 @@
+"""The contract between a training loop and whatever decides what it trains on.
+
+The loop does not know which strategy runs. Each epoch it calls `set_epoch`; each step
+
+    terms = strategy.terms(batch, rng)
+    losses = [loss(network(term.images), term.targets) for term in terms]
+    strategy.combine(losses, batch, terms).backward()
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from mcpmix.core.errors import DataError, TrainingError, bullet_list
+
+ParameterGroup = dict[str, Any]
+"""A parameter group of a torch optimiser: "params", "lr", "weight_decay" and a "name" for the log."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loader gives to a strategy.
+
+    Attributes:
+        images: Real images, (B, 3, H, W), float, normalised.
+        masks: Hard masks, (B, 1, H, W), float in {0, 1}.
+        synthetic: Synthetic counterparts under the same masks and the same geometric transform, like
+            `images`; None if the strategy needs no pairs.
+        ids: The ids of the B samples.
+    """
+
+    images: Tensor
+    masks: Tensor
+    synthetic: Tensor | None
+    ids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.images.ndim != 4 or self.images.shape[1] != 3:
+            problems.append(f"images are {tuple(self.images.shape)}; expected (B, 3, H, W)")
+        if self.masks.shape != (len(self.images), 1, *self.images.shape[2:]):
+            problems.append(f"masks are {tuple(self.masks.shape)}; expected (B, 1, H, W) like the images")
+        if self.synthetic is not None and self.synthetic.shape != self.images.shape:
+            problems.append(f"synthetic is {tuple(self.synthetic.shape)}; expected the shape of the images")
+        if len(self.ids) != len(self.images):
+            problems.append(f"{len(self.ids)} ids for {len(self.images)} images")
+        if problems:
+            raise DataError(bullet_list("A batch does not fit together:", problems))
+
+    def pairs(self) -> Tensor:
+        """The synthetic images, (B, 3, H, W), or an error that says how to get them."""
+        if self.synthetic is None:
+            raise DataError(
+                f"This strategy mixes real with synthetic images, and the batch of {', '.join(self.ids[:3])} "
+                "... has none. Make pairs first (mcpmix synthesize), or train with 'full-sup'."
+            )
+        return self.synthetic
+
+
+@dataclass(frozen=True)
+class Term:
+    """Images with their targets, and how much their loss counts.
+
+    Attributes:
+        images: (B', 3, H, W), float, normalised; may carry a graph.
+        targets: (B', 1, H, W), float in [0, 1]; hard for MCPMix, soft for some baselines.
+        weight: Weight of the mean loss of this term; a 0-d tensor may carry a graph.
+        name: "real" for unchanged real images, anything else for others; loops keep running batch statistics
+            on "real" terms only.
+    """
+
+    images: Tensor
+    targets: Tensor
+    weight: Tensor | float
+    name: str
+
+
+class Strategy(nn.Module, ABC):
+    """What to train on: one interface for the method and all baselines.
+
+    A module, so that `to`, `state_dict` and `load_state_dict` do what a checkpoint needs. A subclass is
+    either abstract or final; concrete methods are not overridden.
+    """
+
+    needs_pairs: ClassVar[bool]
+    """Whether batches must bring synthetic images."""
+
+    @abstractmethod
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Look at some training batches once, before the first epoch of a new (not a resumed) run."""
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch, counted from 1. Also called first thing after a resume."""
+
+    @abstractmethod
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """What to train on in this step. All randomness comes from `rng`, a CPU generator."""
+
+    @abstractmethod
+    def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:
+        """The objective, 0-d, from the mean loss of each term (0-d tensors in the order of `terms`)."""
+
+    @abstractmethod
+    def parameter_groups(self, steps: int) -> list[ParameterGroup]:
+        """Optimiser groups of what the strategy itself learns, for a run of this many optimiser steps."""
+
+    @abstractmethod
+    def log(self) -> dict[str, float]:
+        """The current state in numbers, for the log; may wait for the accelerator."""
+
+    @abstractmethod
+    def warnings(self) -> list[str]:
+        """What a user should be told at the end of an epoch; empty if all is well."""
+
+
+class FixedStrategy(Strategy):
+    """Base of strategies that learn nothing: their objective is the weighted sum of the losses.
+
+    A subclass gives `terms` only; it may note numbers for the log with `note`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._epoch = 0
+        self._notes: dict[str, float] = {}
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 1."""
+        if self._epoch == 0:
+            raise TrainingError("The strategy was asked for terms before set_epoch(1).")
+        return self._epoch
+
+    @final
+    def note(self, **values: float) -> None:
+        """Replace the numbers that `log` returns."""
+        self._notes = values
+
+    @final
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Nothing to prepare."""
+
+    @final
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch, counted from 1."""
+        self._epoch = epoch
+
+    @final
+    def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:  # noqa: ARG002
+        """The weighted sum of the losses, 0-d."""
+        return weighted_sum(losses, terms)
+
+    @final
+    def parameter_groups(self, steps: int) -> list[ParameterGroup]:  # noqa: ARG002
+        """No groups."""
+        return []
+
+    @final
+    def log(self) -> dict[str, float]:
+        """What was noted last."""
+        return dict(self._notes)
+
+    @final
+    def warnings(self) -> list[str]:
+        """None."""
+        return []
+
+
+def weighted_sum(losses: Sequence[Tensor], terms: Sequence[Term]) -> Tensor:
+    """The sum of weight times loss over the terms, 0-d."""
+    total = torch.zeros_like(losses[0])
+    for loss, term in zip(losses, terms, strict=True):
+        total = total + term.weight * loss
+    return total
+
+
+def paired_terms(batch: Batch, mixed: Tensor, rho: Tensor | float) -> list[Term]:
+    """The two terms of MCPMix: `1 - rho` on the real images, `rho` on the mixed, one hard mask for both."""
+    return [
+        Term(batch.images, batch.masks, 1.0 - rho, "real"),
+        Term(mixed, batch.masks, rho, "mixed"),
+    ]

@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from mcpmix.core.errors import DataError, McpmixError
+from mcpmix.mixing import mix
+
+
+def images(seed, batch=4, dtype=torch.float64):
+    return torch.randn(batch, 3, 5, 6, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize("s", [0.0, 0.2, 0.5, 0.7, 1.0])
+def test_float_and_0d_tensor_give_the_formula(s):
+    real, synthetic = images(1), images(2)
+    expected = (1 - s) * real + s * synthetic
+    torch.testing.assert_close(mix(real, synthetic, s), expected)
+    torch.testing.assert_close(mix(real, synthetic, torch.tensor(s)), expected)
+
+
+def test_one_share_per_sample():
+    real, synthetic = images(1), images(2)
+    shares = torch.tensor([0.0, 0.25, 0.6, 1.0])
+    mixed = mix(real, synthetic, shares)
+    for i, share in enumerate(shares.tolist()):
+        torch.testing.assert_close(
+            mixed[i], (1 - share) * real[i] + share * synthetic[i], rtol=1e-6, atol=1e-6
+        )
+
+
+def test_ends_and_agreement_are_bitwise():
+    real, synthetic = images(1, dtype=torch.float32), images(2, dtype=torch.float32)
+    assert torch.equal(mix(real, synthetic, 0.0), real)
+    assert torch.equal(mix(real, synthetic, torch.tensor(1.0)), synthetic)
+    assert torch.equal(mix(real, real.clone(), torch.tensor(0.37)), real)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_gradient_in_s_is_the_inner_product_with_the_difference(shape):
+    real, synthetic, probe = images(1), images(2), images(3)
+    s = torch.full(shape, 0.3, dtype=torch.float64, requires_grad=True)
+    (mix(real, synthetic, s) * probe).sum().backward()
+    expected = (probe * (synthetic - real)).flatten(1).sum(1)
+    torch.testing.assert_close(s.grad, expected if shape else expected.sum())
+
+
+def test_half_precision_images_keep_their_dtype():
+    real, synthetic = images(1).bfloat16(), images(2).bfloat16()
+    assert mix(real, synthetic, torch.tensor(0.3)).dtype == torch.bfloat16
+
+
+def test_mixing_commutes_with_normalisation():
+    real, synthetic = images(1), images(2)
+    mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.3, 0.1]).view(3, 1, 1)
+    after = (mix(real, synthetic, 0.4) - mean) / std
+    torch.testing.assert_close(mix((real - mean) / std, (synthetic - mean) / std, 0.4), after)
+
+
+def test_every_problem_is_listed_at_once():
+    with pytest.raises(DataError) as caught:
+        mix(images(1), images(2, batch=3).float(), torch.ones(2))
+    message = str(caught.value)
+    assert "(4, 3, 5, 6)" in message
+    assert "(3, 3, 5, 6)" in message
+    assert "torch.float32" in message
+    assert "s has shape (2,)" in message
+    assert "(4,)" in message
+
+
+@pytest.mark.parametrize("s", [-0.1, 1.01, float("nan")])
+def test_a_share_outside_0_1_is_refused(s):
+    with pytest.raises(McpmixError, match=r"expected a share in \[0, 1\]"):
+        mix(images(1), images(2), s)
+
+
+def test_byte_images_are_refused():
+    byte = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    with pytest.raises(DataError, match="floating-point"):
+        mix(byte, byte, 0.5)
