@@ -5,7 +5,9 @@ from mcpmix.core.errors import McpmixError, bullet_list
 
 
 def test_exit_codes_are_distinct_and_say_failure():
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McpmixError)]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McpmixError)
+    ]
     codes = [kind.exit_code for kind in kinds]
 
     assert len(kinds) == 7

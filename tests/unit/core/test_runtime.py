@@ -74,7 +74,9 @@ def test_configured_precision_is_taken_as_it_is(precision):
 
 @pytest.mark.parametrize("device", ["banana", "cuda:99"])
 def test_a_device_that_is_not_there_is_named(device):
-    with pytest.raises(ConfigError, match=rf"runtime\.device: '{device}' cannot be used here .*Try auto or cpu\."):
+    with pytest.raises(
+        ConfigError, match=rf"runtime\.device: '{device}' cannot be used here .*Try auto or cpu\."
+    ):
         setup(device, "auto", threads=1, deterministic=True)
 
 
