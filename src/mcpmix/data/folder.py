@@ -46,11 +46,12 @@ def scan_folder(
     """
     problems: list[str] = []
     image_files, mask_files = _list_files(images, masks, problems)
-    pairs = _pair(image_files, mask_files, masks, problems)
+    # Without one of the folders, naming every file of the other as single would only hide the cause.
+    pairs = [] if problems else _pair(image_files, mask_files, masks, problems)
     _check_pairs(pairs, progress, problems)
-    group_of = {image.stem: image.stem for image, _ in pairs}
+    group_of = {image.stem: image.stem for image in image_files}
     if groups is not None:
-        group_of = _read_groups(groups, [image for image, _ in pairs], problems)
+        group_of = _read_groups(groups, image_files, problems)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise DataError(
@@ -154,15 +155,15 @@ def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> di
     if rows is None:
         return {}
     given: dict[str, str] = {}
-    for number, (name, group) in enumerate(rows, start=2):
+    for line, name, group in rows:
         if not group:
-            problems.append(f"{table}, line {number}: {name} has an empty group. Fill it in.")
+            problems.append(f"{table}, line {line}: {name} has an empty group. Fill it in.")
         elif given.setdefault(name, group) != group:
             problems.append(
-                f"{table}, line {number}: {name} is in group {group}, but an earlier line says "
+                f"{table}, line {line}: {name} is in group {group}, but an earlier line says "
                 f"{given[name]}. Keep one of them."
             )
-    named = {name for name, _ in rows}
+    named = {name for _, name, _ in rows}
     problems.extend(
         f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
         for image in images
@@ -171,8 +172,8 @@ def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> di
     return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
 
 
-def _read_table(table: Path, problems: list[str]) -> list[tuple[str, str]] | None:
-    """Rows (id, group) of a CSV with commas, semicolons or tabs; None if it is no such table."""
+def _read_table(table: Path, problems: list[str]) -> list[tuple[int, str, str]] | None:
+    """Rows (line, id, group) of a CSV with commas, semicolons or tabs; None if it is no such table."""
     try:
         lines = table.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
@@ -192,4 +193,7 @@ def _read_table(table: Path, problems: list[str]) -> list[tuple[str, str]] | Non
             f"{table} has the columns: {found}. Expected id and group in its first line: rename or add them."
         )
         return None
-    return [((row[columns["id"]] or "").strip(), (row[columns["group"]] or "").strip()) for row in reader]
+    return [
+        (reader.line_num, (row[columns["id"]] or "").strip(), (row[columns["group"]] or "").strip())
+        for row in reader
+    ]

@@ -16,7 +16,7 @@ from mcpmix.core.errors import DataError
 Bytes = npt.NDArray[np.uint8]
 
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
-_FORMATS = ("PNG", "JPEG", "MPO", "TIFF", "BMP")  # MPO: what some cameras write into a .jpg
+_FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _KINDS = "PNG, JPEG, TIFF or BMP"
 _LESION = 128  # grey level from which on a pixel is lesion
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
@@ -143,7 +143,7 @@ def size_problems(image: Path, mask: Path, image_pixels: Bytes, mask_pixels: Byt
 def _read_levels(path: Path) -> tuple[Bytes, bool]:
     """Grey levels of a mask file, (H, W) uint8, and whether JPEG may have blurred them."""
     with _opened(path) as image:
-        lossy = image.format in ("JPEG", "MPO")
+        lossy = image.format in ("JPEG", "MPO")  # MPO: a JPEG with previews, from some cameras
         upright = ImageOps.exif_transpose(image)
         if "A" in upright.getbands() and upright.getchannel("A").getextrema() != (255, 255):
             raise DataError(
@@ -172,7 +172,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            # A file object, because Pillow maps files that it opens by name, and maps turned TIFFs wrongly.
+            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
                 _refuse_deep(path, image)
                 yield image
     except DataError:
