@@ -141,6 +141,8 @@ def apply_colour(colour: Colour, images: Tensor) -> Tensor:
     Returns:
         (B, 3, H, W) in [0, 1].
     """
+    if not any(getattr(colour, field.name).any() for field in fields(colour)):
+        return images  # the usual case, and free
     # Each step adds a multiple of a difference, so that a multiple of 0 gives back the same bits.
     gain = (colour.brightness[:, None] + colour.tint).to(images)[:, :, None, None]
     images = images + gain * images

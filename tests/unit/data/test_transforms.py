@@ -233,7 +233,13 @@ def test_colour_at_strength_zero_is_exactly_the_identity():
     image = pictures(8, 3, 16, 16)
     image[0], image[1] = 0, 1
     assert torch.equal(apply_colour(draw_colour(8, torch_rng("c"), 0.0), image), image)
-    assert not torch.equal(apply_colour(draw_colour(8, torch_rng("c"), 0.5), image), image)
+    drawn = draw_colour(8, torch_rng("c"), 0.5)
+    for row in (0, 1, 2):  # also for single samples of a batch
+        for values in (drawn.brightness, drawn.contrast, drawn.saturation, drawn.tint):
+            values[row] = 0
+    changed = apply_colour(drawn, image)
+    assert torch.equal(changed[:3], image[:3])
+    assert not (changed[3:] == image[3:]).all(dim=(1, 2, 3)).any()
 
 
 def test_colour_by_hand():
