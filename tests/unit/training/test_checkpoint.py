@@ -75,7 +75,7 @@ class TestRoundTrip:
             torch.zeros(0, 3),
             torch.tensor([True, False]),
             torch.tensor([1, 2**40]),
-            torch.tensor([1.5, float("nan"), float("inf")], dtype=torch.bfloat16).nan_to_num(),
+            torch.tensor([1.5, float("inf")], dtype=torch.bfloat16),
             torch.tensor([0.1], dtype=torch.float64),
             torch.arange(6).reshape(2, 3).T,  # not contiguous
             torch.ones(2, requires_grad=True),
