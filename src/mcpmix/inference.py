@@ -23,7 +23,9 @@ class Predictor:
         device: where it runs.
     """
 
-    def __init__(self, network: nn.Module, description: dict[str, Any], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, network: nn.Module, description: dict[str, Any], device: torch.device | str = "cpu"
+    ) -> None:
         self.network = network.to(device).eval()
         self.description = description
         self.size = int(description["size"])

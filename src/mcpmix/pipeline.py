@@ -11,7 +11,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cached_property
 from pathlib import Path
 
-from mcpmix.core.artifacts import Artifact, StageKey, changes, read_artifact, reusable, storage_errors, write_text
+from mcpmix.core.artifacts import (
+    Artifact,
+    StageKey,
+    changes,
+    read_artifact,
+    reusable,
+    storage_errors,
+    write_text,
+)
 from mcpmix.core.config import Config, to_yaml
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.relay import Channel, ChannelProgress, end_with_parent, relay
@@ -47,7 +55,9 @@ class Pipeline:
         """Samples, split and digests."""
         self._write_config()
         out = self.folder / "dataset"
-        return self._ensure(out, dataset.key(self.config), lambda: dataset.run(self.config, out, self.progress))
+        return self._ensure(
+            out, dataset.key(self.config), lambda: dataset.run(self.config, out, self.progress)
+        )
 
     @cached_property
     def depth(self) -> Artifact:
@@ -195,13 +205,13 @@ def _listed(reasons: Iterable[str]) -> str:
     return first + (f" and {len(rest)} more" if rest else "")
 
 
-# --- worker processes ----------------------------------------------------------------------------------------
+# --- worker processes ------------------------------------------------------------------------------------
 
 _worker: Pipeline | None = None  # one per worker process, set by its initialiser
 
 
 def _start_worker(config: Config, channel: Channel) -> None:
-    global _worker  # noqa: PLW0603
+    global _worker
     end_with_parent()
     _worker = Pipeline(config, ChannelProgress(channel))
 

@@ -15,9 +15,9 @@ from mcpmix.core.progress import Advance, Progress
 class Channel(Protocol):
     """The part of a multiprocessing queue that is used here."""
 
-    def put(self, item: Any) -> None: ...  # noqa: D102
+    def put(self, item: Any) -> None: ...  # noqa: ANN401, D102
 
-    def get(self) -> Any: ...  # noqa: D102
+    def get(self) -> Any: ...  # noqa: ANN401, D102
 
 
 class ChannelProgress:

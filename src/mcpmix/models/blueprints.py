@@ -152,4 +152,3 @@ def build_depth() -> tuple[DPTForDepthEstimation, DPTImageProcessor]:
         resample=2,
     )
     return DPTForDepthEstimation(config), processor
-

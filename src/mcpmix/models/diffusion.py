@@ -114,7 +114,7 @@ def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.floa
 @torch.no_grad()
 def encode_images(vae: AutoencoderKL, images: Tensor) -> Tensor:
     """B,3,H,W in [-1, 1] to scaled latents (the mode of the posterior: no randomness to keep track of)."""
-    return vae.encode(images).latent_dist.mode() * vae.config.scaling_factor  # type: ignore[no-any-return]
+    return vae.encode(images).latent_dist.mode() * vae.config.scaling_factor
 
 
 @torch.no_grad()
@@ -179,7 +179,9 @@ class NoiseSchedule:
         if self.prediction_type == "v_prediction":
             signal, noise_level = self._levels(t, latents)
             return signal * noise - noise_level * latents
-        raise ModelError(f"Unknown prediction type {self.prediction_type!r} in the scheduler's configuration.")
+        raise ModelError(
+            f"Unknown prediction type {self.prediction_type!r} in the scheduler's configuration."
+        )
 
     def min_snr_weight(self, t: Tensor, gamma: float) -> Tensor:
         """Loss weights (B,) of min-SNR-gamma for this prediction type; gamma <= 0 means 1 everywhere."""
@@ -205,7 +207,9 @@ def noise_schedule(scheduler: SchedulerMixin) -> NoiseSchedule:
     return NoiseSchedule(forward.alphas_cumprod.float(), forward.config.prediction_type)
 
 
-def control_from_base(base: DiffusionBase, condition_channels: int, embedding: Sequence[int]) -> ControlNetModel:
+def control_from_base(
+    base: DiffusionBase, condition_channels: int, embedding: Sequence[int]
+) -> ControlNetModel:
     """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
 
     Args:

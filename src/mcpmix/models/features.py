@@ -78,7 +78,9 @@ def load_small_features(folder: Path) -> SmallFeatures:
         config = json.loads((folder / _CONFIG).read_text())
         weights = load_file(folder / _WEIGHTS)
     except FileNotFoundError as error:
-        raise ModelError(f"No feature network in {folder}: {Path(error.filename).name} is missing.") from error
+        raise ModelError(
+            f"No feature network in {folder}: {Path(error.filename).name} is missing."
+        ) from error
     model = SmallFeatures(tuple(config["channels"]))
     model.load_state_dict({key: value.float() for key, value in weights.items()})
     freeze(model)
@@ -89,6 +91,8 @@ class ResNetFeatures(nn.Module):
     """ResNet-50 with ImageNet weights, pooled to 2048 features, as in the paper."""
 
     width = 2048
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         super().__init__()
@@ -122,7 +126,9 @@ def load_features(source: str) -> nn.Module:
     if path.is_dir():
         return load_small_features(path)
     if not path.is_file():
-        raise ModelError(f"rla.features: {source!r} is none of embedded, resnet50, a folder or a safetensors file.")
+        raise ModelError(
+            f"features: {source!r} is none of embedded, resnet50, a folder or a safetensors file."
+        )
     try:
         weights = {key: value.float() for key, value in load_file(path).items()}
         return freeze(ResNetFeatures(weights))
@@ -131,7 +137,7 @@ def load_features(source: str) -> nn.Module:
 
 
 def _cached_resnet() -> dict[str, Tensor]:
-    """torchvision's weights from torch's cache; nothing is downloaded here."""
+    """Torchvision's weights from torch's cache; nothing is downloaded here."""
     url = ResNet50_Weights.IMAGENET1K_V2.url
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
     if not path.exists():

@@ -84,7 +84,11 @@ class Generator:
     ) -> tuple[Tensor, int]:
         """First latents and the index of the first timestep to run."""
         factor = 2 ** (len(self.base.vae.config.block_out_channels) - 1)
-        shape = (self.base.unet.config.in_channels, condition.shape[2] // factor, condition.shape[3] // factor)
+        shape = (
+            self.base.unet.config.in_channels,
+            condition.shape[2] // factor,
+            condition.shape[3] // factor,
+        )
         noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds])
         noise = noise.to(condition)
         if settings.strength >= 1:

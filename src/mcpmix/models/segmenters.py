@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -39,7 +38,11 @@ class Segformer(nn.Module):
             raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(_SEGFORMER)}.")
         depths, widths, decoder = _SEGFORMER[variant]
         config = SegformerConfig(
-            depths=depths, hidden_sizes=widths, decoder_hidden_size=decoder, num_labels=1, classifier_dropout_prob=0.1
+            depths=depths,
+            hidden_sizes=widths,
+            decoder_hidden_size=decoder,
+            num_labels=1,
+            classifier_dropout_prob=0.1,
         )
         if weights is None:
             self.network = SegformerForSemanticSegmentation(config)
@@ -69,8 +72,6 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
         hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(SEGMENTERS)}"
         raise ConfigError(f"segmenter.name: unknown {name!r}: {hint}")
     return SEGMENTERS[name](variant, weights)
-
-
 
 
 def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]) -> None:

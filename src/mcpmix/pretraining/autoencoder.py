@@ -1,6 +1,7 @@
 """Trains the embedded autoencoder: L1 on pixels and on their differences, with a trace of KL."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def train_autoencoder(
         title="autoencoder",
         progress=progress,
     )
-    # One global scale, as Stable Diffusion has: whitening each channel makes weak ones as loud as strong ones.
+    # One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
     model.eval()
     model.register_to_config(scaling_factor=1 / float(_sample_latents(model, corpus).std()))
     model.to(torch.float16).save_pretrained(folder / "vae")
@@ -77,5 +78,7 @@ def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _sample_latents(model: nn.Module, corpus: Corpus, batches: int = 16) -> Tensor:
-    return torch.cat([model.encode(image_batch(corpus, -1 - i, 8)).latent_dist.mode() for i in range(batches)])
+def _sample_latents(model: Any, corpus: Corpus, batches: int = 16) -> Tensor:
+    return torch.cat(
+        [model.encode(image_batch(corpus, -1 - i, 8)).latent_dist.mode() for i in range(batches)]
+    )

@@ -1,6 +1,7 @@
 """Trains the embedded denoiser and text encoder on the latents of a corpus, and writes the whole pipeline."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,11 @@ def train_base(
     torch.manual_seed(0)
     tokenizer = blueprints.build_tokenizer([*prompts, *corpus.captions])
     base = DiffusionBase(
-        blueprints.build_unet(), vae, blueprints.build_text_encoder(tokenizer), tokenizer, blueprints.build_scheduler()
+        blueprints.build_unet(),
+        vae,
+        blueprints.build_text_encoder(tokenizer),
+        tokenizer,
+        blueprints.build_scheduler(),
     )
     latents = latent_cache(vae, corpus, folder / "latents.npy", progress)
     tokens = tokenise(tokenizer, corpus.captions)
@@ -118,8 +123,9 @@ def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> N
         base.tokenizer,
         base.scheduler,
     )
-    averaged.unet.load_state_dict(average.module.unet.state_dict())
-    averaged.text_encoder.load_state_dict(average.module.text_encoder.state_dict())
+    trained: Any = average.module
+    averaged.unet.load_state_dict(trained.unet.state_dict())
+    averaged.text_encoder.load_state_dict(trained.text_encoder.state_dict())
     averaged.vae.load_state_dict(base.vae.state_dict())
     averaged.vae.register_to_config(**dict(base.vae.config))
     save_base(averaged, folder)

@@ -87,7 +87,9 @@ def folder_corpus(images_folder: Path, folder: Path, caption: str, size: int) ->
         except (OSError, UnidentifiedImageError) as error:
             unreadable.append(f"{path}: {error}")
     if unreadable:
-        raise DataError(bullet_list(f"{len(unreadable)} images cannot be read; remove or repair:", unreadable))
+        raise DataError(
+            bullet_list(f"{len(unreadable)} images cannot be read; remove or repair:", unreadable)
+        )
     images.flush()
     return Corpus(images, None, [caption] * len(paths), [()] * len(paths))
 

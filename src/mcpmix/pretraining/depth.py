@@ -22,7 +22,7 @@ def train_depth(
     learning_rate: float = 1e-3,
     progress: Progress = SILENT,
 ) -> None:
-    """Train on relative inverse depth (near = 1) with L1 on depth and its differences; save to `folder/depth`."""
+    """Train on relative inverse depth (near = 1), L1 on it and its differences; save to `folder/depth`."""
     torch.manual_seed(0)
     model, processor = build_depth()
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)

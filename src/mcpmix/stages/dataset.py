@@ -40,7 +40,10 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         index = build_index(samples, split, progress)
         index.write(space.folder / "index.json")
         return space.finish(
-            train=len(split.train), validation=len(split.validation), test=len(split.test), content=index.digest
+            train=len(split.train),
+            validation=len(split.validation),
+            test=len(split.test),
+            content=index.digest,
         )
 
 

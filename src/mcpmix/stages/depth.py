@@ -9,10 +9,10 @@ from mcpmix.core.config import Config
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.data.arrays import load_arrays
+from mcpmix.data.conditions import write_depth
 from mcpmix.data.index import DatasetIndex
 from mcpmix.models.depth import DepthNetwork
 from mcpmix.models.sources import folder_digest, resolve
-from mcpmix.data.conditions import write_depth
 
 
 def key(config: Config, dataset: Artifact) -> StageKey:

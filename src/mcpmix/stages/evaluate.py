@@ -44,7 +44,7 @@ def run(
         segmenter: a trained segmenter.
         out: folder of the result.
         runtime: device to run on.
-        generator: the generator whose pairs the segmenter saw, if any; none of its training images may be here.
+        generator: the generator whose pairs the segmenter saw, if any; it must not have seen a test image.
         progress: where to report.
     """
     records = DatasetIndex.read(dataset / "index.json").part("test")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import numpy_rng, seed_everything, torch_rng
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import Arrays, load_arrays
+from mcpmix.data.conditions import condition, read_depths
 from mcpmix.data.index import DatasetIndex
 from mcpmix.models.diffusion import (
     DiffusionBase,
@@ -26,7 +28,6 @@ from mcpmix.models.diffusion import (
     noise_schedule,
 )
 from mcpmix.models.sources import folder_digest, resolve
-from mcpmix.data.conditions import condition, read_depths
 from mcpmix.training.resumable import run_steps
 
 _TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
@@ -63,7 +64,12 @@ def key(config: Config, dataset: Artifact, depth: Artifact) -> StageKey:
 
 
 def run(
-    config: Config, dataset: Artifact, depth: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+    config: Config,
+    dataset: Artifact,
+    depth: Artifact,
+    out: Path,
+    runtime: Runtime,
+    progress: Progress = SILENT,
 ) -> Artifact:
     """Train the ControlNet; the averaged weights are the result.
 
@@ -85,11 +91,10 @@ def run(
         control = control_from_base(base, 2, settings.embedding_channels).to(runtime.device)
         average = AveragedModel(control, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay))
         _train(base, control, average, data, config, space.folder, runtime, progress)
-        average.module.save_pretrained(space.folder / "controlnet")
+        saved: Any = average.module
+        saved.save_pretrained(space.folder / "controlnet")
         (space.folder / "checkpoint.safetensors").unlink()
-        return space.finish(
-            steps=settings.steps, images=sorted(record.image_sha256 for record in records)
-        )
+        return space.finish(steps=settings.steps, images=sorted(record.image_sha256 for record in records))
 
 
 def _prepare(base: DiffusionBase, arrays: Arrays, depths: np.ndarray, config: Config) -> TrainingSet:
@@ -128,7 +133,9 @@ def _train(
     settings = config.finetune
     schedule = noise_schedule(base.scheduler)
     optimiser = torch.optim.AdamW(control.parameters(), lr=settings.learning_rate, weight_decay=1e-2)
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda n: min(1.0, (n + 1) / (settings.warmup_steps + 1)))
+    warmup = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda n: min(1.0, (n + 1) / (settings.warmup_steps + 1))
+    )
     log = JsonLines(folder / "log.jsonl")
 
     def step(index: int) -> float:

@@ -49,7 +49,7 @@ _WARMUP_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Inputs:
-    """The artefacts that training reads; `pairs`, `depth` and `generator` only where the strategy needs pairs."""
+    """The artefacts that training reads; all but the data set only where the strategy needs pairs."""
 
     dataset: Artifact
     depth: Artifact | None = None
@@ -315,13 +315,13 @@ class Trainer:
         return done
 
 
-# --- what a configuration means ------------------------------------------------------------------------------
+# --- what a configuration means --------------------------------------------------------------------------
 
 
 def _strategy(config: Config, arm: str) -> Strategy:
     """The strategy of an arm with the settings it takes."""
     rla, epochs = config.rla, config.train.epochs
-    fixed = {"s_max": rla.s_max, "rho": rla.fixed_rho}
+    fixed: dict[str, object] = {"s_max": rla.s_max, "rho": rla.fixed_rho}
     settings: dict[str, dict[str, object]] = {
         "mcpmix": fixed,
         "mcpmix-stepwise": {"epochs": epochs, "rho": rla.fixed_rho},
@@ -356,9 +356,13 @@ def _pair_source(config: Config, inputs: Inputs, train: Arrays, seed: int) -> Pa
     if config.synthesis.source == "bank":
         if inputs.pairs is None:
             raise DataError("Training with a bank of pairs needs the pairs: run `mcpmix synthesize` first.")
-        return PairBank(inputs.pairs.folder, train.ids, config.synthesis.replicas, seed_for(config.seed, seed))
+        return PairBank(
+            inputs.pairs.folder, train.ids, config.synthesis.replicas, seed_for(config.seed, seed)
+        )
     if inputs.generator is None or inputs.depth is None:
-        raise DataError("On-the-fly pairs need the generator and the depth maps: run `mcpmix finetune` first.")
+        raise DataError(
+            "On-the-fly pairs need the generator and the depth maps: run `mcpmix finetune` first."
+        )
     make = partial(_make_maker, config, inputs.generator / "controlnet", train, inputs.depth.folder)
     epochs = config.train.epochs + config.train.tail_epochs
     return OnTheFly(make, len(train.ids), config.synthesis.batch_size, epochs)
@@ -385,4 +389,8 @@ def _constant(_: int) -> float:
 
 def check_arms(arms: tuple[str, ...]) -> list[str]:
     """Problems of the configured arms: names that no strategy has."""
-    return [f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}" for arm in arms if arm not in STRATEGIES]
+    return [
+        f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}"
+        for arm in arms
+        if arm not in STRATEGIES
+    ]

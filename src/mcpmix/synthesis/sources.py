@@ -73,14 +73,18 @@ class OnTheFly(PairSource):
 
     def __init__(self, make_maker: MakeMaker, count: int, batch_size: int, epochs: int) -> None:
         self.count, self.batch_size, self.epochs = count, batch_size, epochs
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_start_worker, initargs=(make_maker,))
+        self._pool = ProcessPoolExecutor(
+            1, get_context("spawn"), initializer=_start_worker, initargs=(make_maker,)
+        )
         self._pending: dict[int, Future[np.ndarray]] = {}
 
     def epoch(self, epoch: int) -> np.ndarray:
         """The images of this epoch; starts making those of the next one."""
         for wanted in (epoch, epoch + 1):
             if wanted <= self.epochs and wanted not in self._pending:
-                self._pending[wanted] = self._pool.submit(_make_epoch, self.count, wanted - 1, self.batch_size)
+                self._pending[wanted] = self._pool.submit(
+                    _make_epoch, self.count, wanted - 1, self.batch_size
+                )
         return self._pending.pop(epoch).result()
 
     def close(self) -> None:
@@ -92,7 +96,7 @@ _worker_maker: CounterpartMaker | None = None  # one per worker process, set by 
 
 
 def _start_worker(make_maker: MakeMaker) -> None:
-    global _worker_maker  # noqa: PLW0603
+    global _worker_maker
     _worker_maker = make_maker()
 
 
@@ -108,4 +112,6 @@ def _read(path: Path) -> np.ndarray:
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB"))
     except OSError as error:
-        raise DataError(f"Cannot read the synthetic image {path}: {error}. Delete the pairs folder to redo it.") from error
+        raise DataError(
+            f"Cannot read the synthetic image {path}: {error}. Delete the pairs folder to redo it."
+        ) from error
