@@ -11,37 +11,58 @@ if TYPE_CHECKING:
     from mcpmix.metrics.accumulator import RegionAccumulator
     from mcpmix.metrics.boundary import boundary_distances
     from mcpmix.metrics.contract import HIGHER_IS_BETTER, EmptyRule, higher_is_better, score_keys
+    from mcpmix.metrics.conventions import ConventionRow, conventions_table
+    from mcpmix.metrics.folder import score_folder
+    from mcpmix.metrics.options import FolderOptions
     from mcpmix.metrics.region import Counts, count, region_scores
-    from mcpmix.metrics.statistics import Aggregate, summarise
+    from mcpmix.metrics.report import FolderReport
+    from mcpmix.metrics.statistics import (
+        Aggregate,
+        PairedTest,
+        bootstrap_intervals,
+        compare_methods,
+        holm,
+        summarise,
+    )
     from mcpmix.metrics.suite import score, score_with_counts
+    from mcpmix.metrics.worst import draw_case
 
-_HOME = {
-    "RegionAccumulator": "accumulator",
-    "boundary_distances": "boundary",
-    "HIGHER_IS_BETTER": "contract",
-    "EmptyRule": "contract",
-    "higher_is_better": "contract",
-    "score_keys": "contract",
-    "Counts": "region",
-    "count": "region",
-    "region_scores": "region",
-    "Aggregate": "statistics",
-    "summarise": "statistics",
-    "score": "suite",
-    "score_with_counts": "suite",
+_MODULES = {
+    "accumulator": ["RegionAccumulator"],
+    "boundary": ["boundary_distances"],
+    "contract": ["HIGHER_IS_BETTER", "EmptyRule", "higher_is_better", "score_keys"],
+    "conventions": ["ConventionRow", "conventions_table"],
+    "folder": ["score_folder"],
+    "options": ["FolderOptions"],
+    "region": ["Counts", "count", "region_scores"],
+    "report": ["FolderReport"],
+    "statistics": ["Aggregate", "PairedTest", "bootstrap_intervals", "compare_methods", "holm", "summarise"],
+    "suite": ["score", "score_with_counts"],
+    "worst": ["draw_case"],
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "HIGHER_IS_BETTER",
     "Aggregate",
+    "ConventionRow",
     "Counts",
     "EmptyRule",
+    "FolderOptions",
+    "FolderReport",
+    "PairedTest",
     "RegionAccumulator",
+    "bootstrap_intervals",
     "boundary_distances",
+    "compare_methods",
+    "conventions_table",
     "count",
+    "draw_case",
     "higher_is_better",
+    "holm",
     "region_scores",
     "score",
+    "score_folder",
     "score_keys",
     "score_with_counts",
     "summarise",

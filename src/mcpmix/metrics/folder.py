@@ -1,0 +1,192 @@
+"""Score a folder of predicted masks, of any tool, against a folder of true ones."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.metrics.conventions import ConventionRow, Conventions
+from mcpmix.metrics.files import FilePair, Pairing, pair_files, read_grey, read_pair, to_mask, to_probability
+from mcpmix.metrics.options import FolderOptions
+from mcpmix.metrics.region import Counts, region_scores
+from mcpmix.metrics.report import FolderReport, Frames, ImageScore, MethodScores, MetricSummary
+from mcpmix.metrics.statistics import PairedTest, bootstrap_intervals, compare_methods, summarise
+from mcpmix.metrics.suite import score_with_counts
+
+_SHOWN_PROBLEMS = 20
+_DEFAULT_THRESHOLD = 0.5
+
+
+def score_folder(
+    truth: str | Path,
+    prediction: str | Path,
+    *,
+    against: str | Path | None = None,
+    out: str | Path | None = None,
+    images: str | Path | None = None,
+    conventions: bool = False,
+    progress: Progress = SILENT,
+    **options: Any,  # noqa: ANN401
+) -> FolderReport:
+    """Score predicted masks against true ones, paired by name, with all metrics and their uncertainty.
+
+    Args:
+        truth: folder of true masks.
+        prediction: folder of predicted masks; suffixes may differ, sub-folders are part of the name.
+        against: folder of the predictions of another method, for paired tests.
+        out: folder for `images.csv`, `summary.json` and pictures of the worst cases; None writes nothing.
+        images: folder of the images, to paint the worst cases on.
+        conventions: also report the conventions of other evaluations.
+        progress: where to report progress.
+        **options: fields of `FolderOptions`: `tolerances`, `band`, `rule`, `threshold`, `missing`, ...
+
+    Raises:
+        DataError: files are missing, are not masks, or differ in size; the message lists them.
+        ConfigError: an option is out of range.
+        StorageError: `out` holds other files.
+    """
+    settings = FolderOptions(**options)
+    folders = [Path(folder) for folder in (prediction, against) if folder is not None]
+    pairings = [_pair(Path(truth), folder, settings) for folder in folders]
+    methods = [
+        _score_method(folder, pairing, settings, progress)
+        for folder, pairing in zip(folders, pairings, strict=True)
+    ]
+    tests = _tests(methods, settings) if len(methods) > 1 else ()
+    report = FolderReport(
+        truth=Path(truth),
+        method=methods[0],
+        against=methods[1] if len(methods) > 1 else None,
+        tests=tests,
+        conventions=_conventions(pairings[0].pairs, settings) if conventions else (),
+        notes=tuple(_notes(methods, pairings, tests)),
+        options=settings,
+    )
+    if out is not None:
+        report.write(Path(out), Path(images) if images is not None else None)
+    return report
+
+
+def _pair(truth: Path, prediction: Path, options: FolderOptions) -> Pairing:
+    return pair_files(
+        truth,
+        prediction,
+        truth_ending=options.truth_ending,
+        prediction_ending=options.prediction_ending,
+        missing=options.missing,
+    )
+
+
+def _score_method(folder: Path, pairing: Pairing, options: FolderOptions, progress: Progress) -> MethodScores:
+    images, problems = [], []
+    with progress.track(f"scoring {folder.name}", len(pairing.pairs)) as advance:
+        for result in _map(pairing.pairs, options):
+            if isinstance(result, str):
+                problems.append(result)
+            else:
+                images.append(result)
+            advance()
+    if problems:
+        shown = problems[:_SHOWN_PROBLEMS]
+        if len(problems) > len(shown):
+            shown.append(f"and {len(problems) - len(shown)} more")
+        headline = f"{len(problems)} of {len(pairing.pairs)} pairs cannot be scored:"
+        raise DataError(bullet_list(headline, shown))
+    return MethodScores(folder, tuple(images), _summaries(images, options), _frames(images))
+
+
+def _map(pairs: Sequence[FilePair], options: FolderOptions) -> Iterator[ImageScore | str]:
+    """Scores, or what is wrong, in the order of the pairs."""
+    if options.workers == 1:
+        yield from (_score_image(pair, options) for pair in pairs)
+        return
+    with ThreadPoolExecutor(options.workers) as pool:
+        yield from pool.map(lambda pair: _score_image(pair, options), pairs)
+
+
+def _score_image(pair: FilePair, options: FolderOptions) -> ImageScore | str:
+    try:
+        truth, prediction, thresholded = read_pair(pair, options.threshold)
+        scores, counts = score_with_counts(truth, prediction, options.tolerances, options.band, options.rule)
+    except DataError as error:
+        return f"{pair.name}: {error}"
+    return ImageScore(pair, scores, counts, thresholded)
+
+
+def _summaries(images: Sequence[ImageScore], options: FolderOptions) -> dict[str, MetricSummary]:
+    aggregates = summarise([image.scores for image in images])
+    table = np.array([[image.scores[key] for key in aggregates] for image in images])
+    intervals = bootstrap_intervals(
+        table, confidence=options.confidence, resamples=options.resamples, seed=options.seed
+    )
+    pooled = region_scores(sum((image.counts for image in images), Counts(0, 0, 0, 0)), options.rule)
+    return {
+        key: MetricSummary(
+            item.mean, item.sd, float(low), float(high), item.n, item.undefined, pooled.get(key)
+        )
+        for (key, item), (low, high) in zip(aggregates.items(), intervals, strict=True)
+    }
+
+
+def _frames(images: Sequence[ImageScore]) -> Frames:
+    counts = [image.counts for image in images]
+    empty = [item for item in counts if item.truth_empty]
+    return Frames(
+        with_lesion=len(counts) - len(empty),
+        without_lesion=len(empty),
+        missed=sum(not item.truth_empty and item.tp == 0 for item in counts),
+        false_alarms=sum(not item.prediction_empty for item in empty),
+        correctly_empty=sum(item.prediction_empty for item in empty),
+    )
+
+
+def _tests(methods: Sequence[MethodScores], options: FolderOptions) -> tuple[PairedTest, ...]:
+    first, second = ([image.scores for image in method.images] for method in methods)
+    return tuple(
+        compare_methods(
+            first, second, confidence=options.confidence, resamples=options.resamples, seed=options.seed
+        )
+    )
+
+
+def _conventions(pairs: Iterable[FilePair], options: FolderOptions) -> tuple[ConventionRow, ...]:
+    collected = Conventions(options.threshold or _DEFAULT_THRESHOLD)
+    for pair in pairs:
+        truth, _ = to_mask(read_grey(pair.truth), pair.truth, options.threshold)
+        if pair.prediction is None:
+            collected.add(truth, np.zeros(truth.shape))
+        else:
+            collected.add(truth, to_probability(read_grey(pair.prediction), pair.prediction))
+    return tuple(collected.rows())
+
+
+def _notes(
+    methods: Sequence[MethodScores], pairings: Sequence[Pairing], tests: Sequence[PairedTest]
+) -> Iterator[str]:
+    for method, pairing in zip(methods, pairings, strict=True):
+        name = method.folder.name
+        undefined = method.metrics["dsc"].undefined
+        if undefined:
+            yield (
+                f"{name}: {undefined} images without lesion and without prediction are undefined for most "
+                f"metrics and not in their means; both_empty='perfect' would count them as 100 %."
+            )
+        missing = [image.files.name for image in method.images if image.files.prediction is None]
+        if missing:
+            yield f"{name}: {len(missing)} predictions are missing and count as empty masks."
+        if pairing.extra:
+            first = pairing.extra[0]
+            yield f"{name}: {len(pairing.extra)} predictions have no truth and were ignored: {first}, ..."
+        thresholded = [image.thresholded for image in method.images if image.thresholded]
+        if thresholded:
+            yield (
+                f"{name}: {len(thresholded)} pairs were not hard masks; the threshold decided "
+                f"{sum(thresholded)} pixels."
+            )
+    excluded = max((test.excluded for test in tests), default=0)
+    if excluded:
+        yield f"the tests leave out up to {excluded} images on which a method is undefined."
