@@ -1,0 +1,271 @@
+"""Scoring folders: the numbers, the files, the notes and the messages."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mcpmix.core.errors import ConfigError, DataError, StorageError
+from mcpmix.metrics import EmptyRule, FolderOptions, score, score_folder, score_keys, summarise
+from mcpmix.metrics.statistics import compare_methods
+from mcpmix.metrics.worst import FOUND, INVENTED, MISSED, draw_case
+
+
+def disc(rng, size=40):
+    y, x = np.mgrid[:size, :size]
+    cy, cx, r = rng.uniform(10, 30), rng.uniform(10, 30), rng.uniform(4, 9)
+    return (y - cy) ** 2 + (x - cx) ** 2 <= r**2
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Twelve images, a good and a bad method; image 3 is missed by both, image 5 has no lesion."""
+    rng = np.random.default_rng(0)
+    masks = {folder: {} for folder in ("truth", "good", "bad")}
+    for k in range(12):
+        truth = disc(rng) if k != 5 else np.zeros((40, 40), bool)
+        masks["truth"][f"i{k:02d}"] = truth
+        masks["good"][f"i{k:02d}"] = truth & (rng.random(truth.shape) < 0.97) if k != 3 else truth & False
+        masks["bad"][f"i{k:02d}"] = np.roll(truth, 4, 1) if k != 3 else truth & False
+    for folder, content in masks.items():
+        (tmp_path / folder).mkdir()
+        for name, mask in content.items():
+            Image.fromarray(mask).save(tmp_path / folder / f"{name}.png")
+    return tmp_path, masks
+
+
+class TestNumbers:
+    def test_scores_are_those_of_each_pair(self, study):
+        root, masks = study
+        report = score_folder(root / "truth", root / "good", tolerances=(1, 3), band=1)
+        assert [image.files.name for image in report.method.images] == sorted(masks["truth"])
+        for image in report.method.images:
+            name = image.files.name
+            expected = score(masks["truth"][name], masks["good"][name], (1, 3), 1)
+            assert image.scores == pytest.approx(expected, nan_ok=True)
+
+    def test_means_pooled_scores_and_undefined_counts(self, study):
+        root, masks = study
+        metrics = score_folder(str(root / "truth"), str(root / "good")).method.metrics
+        rows = [score(masks["truth"][name], masks["good"][name]) for name in masks["truth"]]
+        for key, expected in summarise(rows).items():
+            found = metrics[key]
+            assert (found.mean, found.sd, found.n) == (expected.mean, expected.sd, expected.n)
+            assert found.undefined == (0 if key in ("miou", "pixel_accuracy") else 1)
+            assert found.low <= found.mean <= found.high
+        y = np.concatenate([mask.ravel() for mask in masks["truth"].values()])
+        p = np.concatenate([mask.ravel() for mask in masks["good"].values()])
+        assert metrics["dsc"].pooled == pytest.approx(200 * (y & p).sum() / (y.sum() + p.sum()))
+        assert metrics["hd95"].pooled is None
+
+    def test_frames(self, study):
+        root, masks = study
+        Image.fromarray(masks["truth"]["i00"]).save(root / "bad" / "i05.png")  # now a false alarm
+        report = score_folder(root / "truth", root / "good", against=root / "bad")
+        good, bad = report.method.frames, report.against.frames
+        assert (good.with_lesion, good.without_lesion, good.missed) == (11, 1, 1)
+        assert (good.false_alarms, good.correctly_empty) == (0, 1)
+        assert (bad.false_alarms, bad.correctly_empty) == (1, 0)
+
+    def test_threads_change_nothing(self, study):
+        root, _ = study
+        one, two = (score_folder(root / "truth", root / "good", workers=workers) for workers in (1, 2))
+        assert repr(one.method) == repr(two.method)
+
+    def test_paired_tests(self, study):
+        root, masks = study
+        report = score_folder(root / "truth", root / "good", against=root / "bad", resamples=300)
+        rows = [
+            [score(masks["truth"][name], masks[method][name]) for name in masks["truth"]]
+            for method in ("good", "bad")
+        ]
+        assert list(report.tests) == compare_methods(*rows, resamples=300)
+        dsc = next(test for test in report.tests if test.metric == "dsc")
+        assert dsc.effect == 1.0
+        assert dsc.p == pytest.approx(2 / 2**10)  # ten images differ, all in one direction
+        assert dsc.p_holm > dsc.p
+        assert dsc.excluded == 1
+
+    def test_rule_reaches_the_scores(self, study):
+        root, _ = study
+        report = score_folder(root / "truth", root / "good", rule=EmptyRule("infinite", "perfect"))
+        assert report.method.metrics["hd95"].mean == math.inf
+        assert report.method.metrics["dsc"].undefined == 0
+        assert math.isnan(report.method.metrics["hd95"].low)
+
+
+class TestFiles:
+    def test_csv_and_json_hold_the_numbers(self, study):
+        root, _ = study
+        report = score_folder(
+            root / "truth", root / "good", against=root / "bad", out=root / "out", conventions=True
+        )
+        with (root / "out" / "images.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == 12
+        for row, image in zip(rows, report.method.images, strict=True):
+            assert row["name"] == image.files.name
+            for key in score_keys():
+                assert float(row[key]) == pytest.approx(image.scores[key], abs=0, nan_ok=True)
+            assert int(row["tp"]) == image.counts.tp
+        summary = json.loads((root / "out" / "summary.json").read_text(), parse_constant=pytest.fail)
+        assert summary["images"] == 12
+        assert summary["method"]["metrics"]["dsc"]["mean"] == report.method.metrics["dsc"].mean
+        assert summary["method"]["frames"]["missed"] == 1
+        assert summary["options"]["rule"] == {"one_empty": "worst", "both_empty": "undefined"}
+        assert len(summary["tests"]) == len(score_keys())
+        assert len(summary["conventions"]) == len(report.conventions) > 10
+        assert (root / "out" / "against.csv").is_file()
+
+    def test_undefined_and_infinite_numbers_are_valid_json(self, study):
+        root, _ = study
+        report = score_folder(root / "truth", root / "good", rule=EmptyRule("infinite"))
+        hd95 = json.loads(json.dumps(report.summary(), allow_nan=False))["method"]["metrics"]["hd95"]
+        assert (hd95["mean"], hd95["low"]) == ("inf", None)
+
+    def test_nothing_is_written_unless_asked_for(self, study):
+        root, _ = study
+        before = sorted(root.rglob("*"))
+        score_folder(root / "truth", root / "good")
+        assert sorted(root.rglob("*")) == before
+
+    def test_an_earlier_report_is_replaced_and_other_files_are_not(self, study):
+        root, _ = study
+        score_folder(root / "truth", root / "good", against=root / "bad", out=root / "out", worst=5)
+        score_folder(root / "truth", root / "good", out=root / "out", worst=2)
+        assert sorted(path.name for path in (root / "out").iterdir()) == [
+            "images.csv",
+            "summary.json",
+            "worst",
+        ]
+        assert len(list((root / "out" / "worst").iterdir())) == 2
+        (root / "out" / "thesis.doc").write_text("mine")
+        with pytest.raises(StorageError, match=r"has thesis\.doc\. Choose another folder"):
+            score_folder(root / "truth", root / "good", out=root / "out")
+
+    def test_the_table_has_a_row_per_metric(self, study):
+        root, _ = study
+        header, rows = score_folder(root / "truth", root / "good").table()
+        assert header == ["metric", "mean ± sd", "95 % interval", "pooled", "n", "undefined"]
+        assert [row[0] for row in rows] == list(score_keys())
+        dsc = rows[list(score_keys()).index("dsc")]
+        assert dsc[4:] == ["11", "1"]
+        header, rows = score_folder(root / "truth", root / "good", against=root / "bad").table()
+        assert all(len(row) == len(header) == 11 for row in rows)
+
+
+class TestWorst:
+    def test_worst_first_and_undefined_not_ranked(self, study):
+        root, _ = study
+        report = score_folder(root / "truth", root / "good", worst=20)
+        values = [image.scores["dsc"] for image in report.worst()]
+        assert values == sorted(values)
+        assert report.worst()[0].files.name == "i03"
+        assert len(values) == 11
+        farthest = score_folder(root / "truth", root / "good", worst=3, worst_by="hd95").worst()
+        values = [image.scores["hd95"] for image in farthest]
+        assert values == sorted(values, reverse=True)
+        assert values[0] == pytest.approx(math.hypot(40, 40))
+
+    def test_pictures_are_numbered_and_painted_on_the_image(self, study):
+        root, _ = study
+        (root / "photos").mkdir()
+        Image.new("RGB", (40, 40), (200, 0, 0)).save(root / "photos" / "i03.jpg", quality=100)
+        Image.new("RGB", (10, 10), (200, 0, 0)).save(root / "photos" / "i00.png")  # another size: not used
+        score_folder(root / "truth", root / "good", out=root / "out", images=root / "photos", worst=11)
+        pictures = sorted((root / "out" / "worst").iterdir())
+        assert len(pictures) == 11
+        assert pictures[0].name == "01_i03.png"
+        painted = np.asarray(Image.open(pictures[0]))
+        assert painted.shape == (40 + 16, 40, 3)
+        assert painted[0, 0, 0] > 190
+        other = next(path for path in pictures if path.name.endswith("i00.png"))
+        assert np.asarray(Image.open(other))[0, 0].tolist() == [0, 0, 0]
+
+    def test_no_pictures(self, study):
+        root, _ = study
+        score_folder(root / "truth", root / "good", out=root / "out", worst=0)
+        assert not (root / "out" / "worst").exists()
+
+    def test_colours(self):
+        truth, prediction = np.array([[1, 1, 0, 0]]), np.array([[1, 0, 1, 0]])
+        painted = np.asarray(draw_case(truth, prediction))
+        assert painted[0].tolist() == [list(FOUND), list(MISSED), list(INVENTED), [0, 0, 0]]
+        over = np.asarray(draw_case(truth, prediction, np.full((1, 4, 3), 100, np.uint8)))
+        assert over[0, 3].tolist() == [100, 100, 100]
+        assert over[0, 1].tolist() == [165, 130, 50]
+
+
+class TestNotesAndMessages:
+    def test_notes_say_what_happened(self, study):
+        root, masks = study
+        (root / "good" / "i01.png").unlink()
+        Image.fromarray(masks["truth"]["i00"]).save(root / "good" / "stranger.png")
+        soft = (masks["truth"]["i02"] * 200).astype(np.uint8)
+        Image.fromarray(soft).save(root / "good" / "i02.png")
+        report = score_folder(
+            root / "truth", root / "good", against=root / "bad", missing="empty", threshold=0.5
+        )
+        notes = "\n".join(report.notes)
+        assert "good: 1 images without lesion and without prediction are undefined" in notes
+        assert "good: 1 predictions are missing and count as empty masks" in notes
+        assert "good: 1 predictions have no truth and were ignored: stranger" in notes
+        assert f"good: 1 pairs were not hard masks; the threshold decided {(soft > 0).sum()} pixels" in notes
+        assert "the tests leave out up to 1 images" in notes
+        assert report.method.images[1].scores["dsc"] == 0.0
+
+    def test_a_clean_study_has_no_notes(self, study):
+        root, _ = study
+        for folder in ("truth", "good"):
+            (root / folder / "i05.png").unlink()
+        assert score_folder(root / "truth", root / "good").notes == ()
+
+    def test_every_bad_pair_is_listed(self, study):
+        root, _ = study
+        Image.fromarray(np.zeros((5, 5), bool)).save(root / "good" / "i00.png")
+        Image.fromarray(np.full((40, 40), 7, np.uint8)).save(root / "good" / "i01.png")
+        (root / "truth" / "i02.png").write_bytes(b"")
+        with pytest.raises(DataError) as error:
+            score_folder(root / "truth", root / "good")
+        message = str(error.value)
+        assert message.startswith("3 of 12 pairs cannot be scored:")
+        assert (
+            "i00: truth and prediction must have the same shape, but truth is 40 x 40 and prediction is 5 x 5"
+            in message
+        )
+        assert "i01: " in message
+        assert "a soft map" in message
+        assert "i02.png cannot be read as an image" in message
+
+    def test_long_lists_of_bad_pairs_are_cut(self, tmp_path):
+        (tmp_path / "truth").mkdir()
+        for k in range(25):
+            np.save(tmp_path / "truth" / f"{k:02d}.npy", np.array([[0.0, 0.5]]))
+        with pytest.raises(DataError, match="and 5 more"):
+            score_folder(tmp_path / "truth", tmp_path / "truth")
+
+    def test_soft_predictions_need_a_threshold(self, study):
+        root, masks = study
+        (root / "soft").mkdir()
+        for name, mask in masks["truth"].items():
+            Image.fromarray((20 + mask * 200).astype(np.uint8)).save(root / "soft" / f"{name}.png")
+        with pytest.raises(DataError, match="12 of 12 pairs cannot be scored"):
+            score_folder(root / "truth", root / "soft")
+        assert score_folder(root / "truth", root / "soft", threshold=0.5).method.metrics["dsc"].mean == 100.0
+
+    def test_all_wrong_options_come_at_once(self):
+        with pytest.raises(ConfigError) as error:
+            FolderOptions(
+                threshold=2, missing="skip", confidence=1, resamples=0, worst=-1, worst_by="x", workers=0
+            )
+        for name in ("threshold", "missing", "confidence", "resamples", "worst", "worst_by", "workers"):
+            assert f"- {name} must be" in str(error.value)
+        assert "but is 'skip'" in str(error.value)
+
+    def test_unknown_options_are_refused(self, study):
+        root, _ = study
+        with pytest.raises(TypeError, match="tolerance"):
+            score_folder(root / "truth", root / "good", tolerance=3)
