@@ -196,14 +196,11 @@ class RLA(nn.Module):
         rho, s = self.rho_max * torch.sigmoid(psi), self.s_max * torch.sigmoid(zeta)
         _check_step(loss_real, loss_mix, mixed, zeta)
         measured = self._measure(real, mixed)
-        if measured is not None:
-            self.discrepancy.copy_(measured.detach())
         distribution = self._distribution(measured)
         prior = self.lambda_rho * (rho - self.rho_prior) ** 2 + self.lambda_s * (s - self.s_prior) ** 2
         total = (1.0 - rho) * loss_real + rho * loss_mix + distribution + prior
         if self.training:
-            self.calls += 1
-            self.statistics.update(loss_real, loss_mix, measured, self.tau0)
+            self._remember(loss_real, loss_mix, measured)
         discrepancy = self.discrepancy.clone() if measured is None else measured
         return RLALoss(total, discrepancy, distribution, prior)
 
@@ -248,6 +245,12 @@ class RLA(nn.Module):
                 f"RLA.gate_learning_rate: steps is {steps}; expected the length of the run, >= 1."
             )
         return GATE_TRAVEL / (self.controller.travel * steps)
+
+    def _remember(self, loss_real: Tensor, loss_mix: Tensor, measured: Tensor | None) -> None:
+        self.calls += 1
+        if measured is not None:
+            self.discrepancy.copy_(measured.detach())
+        self.statistics.update(loss_real, loss_mix, measured, self.tau0)
 
     def _measure(self, real: Tensor, mixed: Tensor) -> Tensor | None:
         if self.features is None:

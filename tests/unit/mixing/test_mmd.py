@@ -24,10 +24,7 @@ def slow_mmd(x, y, sigma, estimator):
 
     def mean(first, second, skip_same):
         pairs = [
-            k(a, b)
-            for i, a in enumerate(first)
-            for j, b in enumerate(second)
-            if not (skip_same and i == j)
+            k(a, b) for i, a in enumerate(first) for j, b in enumerate(second) if not (skip_same and i == j)
         ]
         return sum(pairs) / len(pairs)
 
@@ -89,6 +86,16 @@ def test_biased_stays_in_its_range(seed, n, m, step, double):
     x = sample(seed, n, dtype=dtype)
     y = x.repeat(9, 1)[:m] + step * sample(seed + 1, m, dtype=dtype)
     assert 0.0 <= float(mmd(x, y)) <= 2.0
+
+
+def test_rounding_never_makes_it_negative():
+    # The same vectors in another order: 0 up to rounding, which falls on either side.
+    values = []
+    for seed in range(40):
+        x = sample(seed, 33, 65, dtype=torch.float32)
+        values.append(float(mmd(x, x[torch.randperm(33, generator=torch.Generator().manual_seed(seed))])))
+    assert min(values) == 0.0
+    assert max(values) < 1e-5
 
 
 def test_unbiased_is_centred_and_biased_is_not():

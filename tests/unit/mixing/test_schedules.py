@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -13,7 +14,7 @@ def test_cosine_decay_and_its_clamp(epoch, value):
 
 def test_cosine_decay_never_rises():
     values = [cosine_decay(t, 37) for t in range(60)]
-    assert all(later <= earlier for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(values))
     assert values[37:] == [0.0] * 23
 
 
