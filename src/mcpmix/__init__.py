@@ -1,3 +1,42 @@
-"""Mask-consistent paired mixing for lesion segmentation with few annotated images."""
+"""Mask-consistent paired mixing for lesion segmentation with few annotated images.
+
+Public names are imported when they are first used, so that `import mcpmix` loads nothing heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcpmix import metrics
+    from mcpmix.core.config import load_config
+    from mcpmix.inference import load_segmenter
+    from mcpmix.mixing.mmd import mmd
+    from mcpmix.mixing.paired import mix
+    from mcpmix.mixing.rla import RLA
+    from mcpmix.pipeline import Pipeline
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "RLA": "mcpmix.mixing.rla",
+    "mix": "mcpmix.mixing.paired",
+    "mmd": "mcpmix.mixing.mmd",
+    "load_config": "mcpmix.core.config",
+    "load_segmenter": "mcpmix.inference",
+    "Pipeline": "mcpmix.pipeline",
+}
+
+__all__ = ["RLA", "Pipeline", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """Import a public name from its module when it is first used."""
+    if name == "metrics":
+        return import_module("mcpmix.metrics")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

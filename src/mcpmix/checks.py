@@ -1,0 +1,287 @@
+"""Looks for everything that would stop a run, before it runs, and finds all of it at once.
+
+Layer 4, beside the pipeline.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from mcpmix.core.config import Config
+from mcpmix.core.errors import ConfigError, DataError, McpmixError, ModelError, StorageError, bullet_list
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.runtime import setup, worker_count
+from mcpmix.core.seeding import seed_for
+from mcpmix.data import phantom
+from mcpmix.data.folder import scan_folder
+from mcpmix.data.index import DatasetIndex, build_index
+from mcpmix.data.splits import PARTS, group_split, read_split
+from mcpmix.models.features import load_features
+from mcpmix.models.segmenters import build_segmenter
+from mcpmix.models.sources import licence_of, resolve
+from mcpmix.stages.train import check_arms, needs_pairs
+
+_LEARNABLE_ARM = "mcpmix-rla"
+_PIPELINE_PARTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
+_FLOAT = 4  # bytes
+_ADAM_STATE = 4  # tensors of a parameter's size in a checkpoint: weights, their average or best, two moments
+_CONTROL_SHARE = (
+    0.45  # of the UNet's parameters that its ControlNet has: the encoder and the zero convolutions
+)
+_PNG_BYTES = 2.5  # per pixel of a photograph
+_DEPTH_BYTES = 2  # per pixel
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What was found.
+
+    Attributes:
+        problems: all that would stop a run, each with its remedy.
+        facts: what is well, by topic.
+    """
+
+    problems: tuple[McpmixError, ...]
+    facts: dict[str, str]
+
+    @property
+    def exit_code(self) -> int:
+        """That of the gravest problem, 0 without any.
+
+        Configuration comes before data, data before models, models before the disk: later ones may vanish
+        when earlier ones are mended.
+        """
+        return min((problem.exit_code for problem in self.problems), default=0)
+
+
+class _Examination:
+    """Collects facts and problems."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, str] = {}
+        self.problems: list[McpmixError] = []
+
+    def look(self, topic: str, examine: Callable[[], str]) -> None:
+        """Keep what `examine` says, or its problem."""
+        try:
+            self.facts[topic] = examine()
+        except McpmixError as error:
+            self.problems.append(error)
+
+    def result(self) -> CheckResult:
+        return CheckResult(tuple(self.problems), self.facts)
+
+
+def check(config: Config, progress: Progress = SILENT) -> CheckResult:
+    """Examine data, split, arms, networks, weights, device and disk. Writes nothing.
+
+    Args:
+        config: a valid configuration.
+        progress: where decoding reports to.
+    """
+    examination = _Examination()
+    found: list[DatasetIndex] = []
+    examination.look("data", partial(_examine_data, config, progress, found))
+    _examine_settings(config, examination)
+    examination.look("disk", partial(_examine_disk, config, found[0] if found else None))
+    return examination.result()
+
+
+def require_settings(config: Config) -> None:
+    """Examine all that needs no image: arms, networks, weights and device.
+
+    Raises:
+        McpmixError: of the kind of the gravest problem, with every problem in its message.
+    """
+    examination = _Examination()
+    _examine_settings(config, examination)
+    if examination.problems:
+        gravest = min(examination.problems, key=lambda problem: problem.exit_code)
+        raise type(gravest)("\n".join(str(problem) for problem in examination.problems))
+
+
+def _examine_settings(config: Config, examination: _Examination) -> None:
+    examination.look("trainings", partial(_examine_arms, config))
+    examination.look("segmenter", partial(_examine_segmenter, config))
+    for topic, examine in _weights(config):
+        examination.look(topic, examine)
+    examination.look("device", partial(_examine_device, config))
+
+
+# --- data --------------------------------------------------------------------------------------------------
+
+
+def _examine_data(config: Config, progress: Progress, found: list[DatasetIndex]) -> str:
+    data = config.data
+    if data.source == "phantom":
+        phantom.render(seed_for("check"), 0, 0, data.size)  # refuses a size that it cannot draw
+        plan = data.phantom
+        return (
+            f"phantom; {plan.train_patients} patients for train, {plan.validation_patients} for validation, "
+            f"{plan.test_patients} for test"
+        )
+    index = _index_folder(config, progress)
+    found.append(index)
+    parts = ", ".join(f"{len(index.part(part))} for {part}" for part in PARTS)
+    groups = len({record.group for record in index.records})
+    return f"{len(index.records)} images of {groups} groups; {parts}"
+
+
+def _index_folder(config: Config, progress: Progress) -> DatasetIndex:
+    """Scan, split and index as the first stage does, in memory."""
+    data = config.data
+    assert data.images is not None
+    assert data.masks is not None
+    split_file = data.split.file
+    try:
+        samples = scan_folder(data.images, data.masks, data.groups, progress=progress)
+    except DataError as error:
+        if split_file is not None and not split_file.is_file():
+            raise DataError(f"{error}\nThe split file {split_file} does not exist.") from error
+        raise
+    if split_file is not None:
+        return build_index(samples, read_split(split_file, samples), progress)
+    split = group_split(samples, data.split.validation, data.split.test, config.seed)
+    return build_index(samples, split, progress)
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+
+def _examine_arms(config: Config) -> str:
+    arms, seeds = config.train.arms, config.train.seeds
+    problems = check_arms(arms)
+    for name, values in (("arms", arms), ("seeds", seeds)):
+        if not values:
+            problems.append(f"train.{name}: empty; name at least one")
+        if len(set(values)) < len(values):
+            problems.append(f"train.{name}: {list(values)} names one twice; each gets one folder")
+    if problems:
+        raise ConfigError(bullet_list("The trainings cannot be run:", problems))
+    return f"{len(arms) * len(seeds)} ({', '.join(arms)}; seeds {', '.join(map(str, seeds))})"
+
+
+def _examine_segmenter(config: Config) -> str:
+    settings = config.segmenter
+    millions = _segmenter_parameters(config) / 1e6
+    text = f"{settings.name} {settings.variant}, {millions:.1f} million parameters"
+    if settings.weights is None:
+        return f"{text}, from scratch"
+    resolve(settings.weights, "segmenter")
+    return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
+
+
+def _segmenter_parameters(config: Config) -> int:
+    with torch.device("meta"):  # shapes without memory
+        network = build_segmenter(config.segmenter.name, config.segmenter.variant)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _weights(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
+    """What has to be on this machine for the configured arms."""
+    if any(needs_pairs(arm) for arm in config.train.arms):
+        yield "depth", partial(_examine_folder, config.depth.model, "depth", ("config.json",))
+        yield "generator", partial(_examine_folder, config.generator.base, "pipeline", _PIPELINE_PARTS)
+    if _LEARNABLE_ARM in config.train.arms:
+        yield "features", partial(_examine_features, config.rla.features)
+
+
+def _examine_folder(source: str, part: str, contents: tuple[str, ...]) -> str:
+    folder = resolve(source, part)
+    missing = [name for name in contents if not (folder / name).exists()]
+    if missing:
+        raise ModelError(
+            f"{folder} ({source}) is no complete {part}: {', '.join(missing)} missing. Get it again, or give "
+            "another source."
+        )
+    return f"{source}; licence: {licence_of(source)}"
+
+
+def _examine_features(source: str) -> str:
+    load_features(source)
+    return f"{source}; licence: {licence_of(source)}"
+
+
+def _examine_device(config: Config) -> str:
+    settings = config.runtime
+    return setup(settings.device, settings.precision, settings.threads, settings.deterministic).reason
+
+
+# --- disk --------------------------------------------------------------------------------------------------
+
+
+def _examine_disk(config: Config, index: DatasetIndex | None) -> str:
+    place = _existing(config.folder)
+    if not place.is_dir():
+        raise StorageError(f"Cannot make {config.folder}: {place} is a file. Choose another output folder.")
+    if not os.access(place, os.W_OK):
+        raise StorageError(f"Cannot write to {place}, where {config.folder} is to be made.")
+    free, need = shutil.disk_usage(place).free, estimate_bytes(config, index)
+    if free < need:
+        raise StorageError(
+            f"{place} has {_gigabytes(free)} free, and a run needs about {_gigabytes(need)}. Free some "
+            "space, or choose another output folder."
+        )
+    return f"about {_gigabytes(need)} needed, {_gigabytes(free)} free at {place}"
+
+
+def _existing(folder: Path) -> Path:
+    absolute = folder.absolute()
+    return next(path for path in (absolute, *absolute.parents) if path.exists())
+
+
+def estimate_bytes(config: Config, index: DatasetIndex | None = None) -> float:
+    """A rough estimate of what a whole run writes, in bytes, with checkpoints at their largest.
+
+    Args:
+        config: the configuration.
+        index: the data set; None for a phantom, or if it is not known.
+    """
+    pixels = config.data.size**2
+    plan = config.data.phantom
+    train = len(index.part("train")) if index else plan.train_patients * plan.frames_per_patient
+    test = len(index.part("test")) if index else plan.test_patients * plan.test_frames_per_patient
+    runs = len(config.train.arms) * len(config.train.seeds)
+    segmenter = _safely(partial(_segmenter_parameters, config)) * _FLOAT
+    workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
+    # A checkpoint is written beside the last one before it takes its place: twice.
+    total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter
+    total += runs * test * pixels / 8
+    if config.data.source == "phantom":
+        total += (train + test) * pixels * _PNG_BYTES
+    if any(needs_pairs(arm) for arm in config.train.arms):
+        control = _safely(partial(_control_parameters, config)) * _FLOAT
+        total += 2 * _ADAM_STATE * control + train * pixels * _DEPTH_BYTES
+        if config.synthesis.source == "bank":
+            total += train * config.synthesis.replicas * pixels * _PNG_BYTES
+    return total
+
+
+def _safely(count: Callable[[], int]) -> int:
+    """0 for networks that are not there; another check says so."""
+    try:
+        return count()
+    except McpmixError:
+        return 0
+
+
+def _control_parameters(config: Config) -> int:
+    """From the header of the UNet's weights: nothing is loaded."""
+    folder = resolve(config.generator.base, "pipeline") / "unet"
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+        return round(_CONTROL_SHARE * sum(math.prod(shape) for shape in shapes))
+    return 0
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,100 @@
+"""Scores: of a run's segmenters, or of any tool's masks."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mcpmix.cli.options import Overrides
+from mcpmix.cli.progress import shown_progress
+from mcpmix.cli.stages import show_runs
+
+if TYPE_CHECKING:
+    from mcpmix.metrics.report import FolderReport
+
+
+def evaluate(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="Score the segmenters of this run.", show_default=False),
+    ] = None,
+    overrides: Overrides = None,
+    truth: Annotated[Path | None, typer.Option(help="Without CONFIG: folder of true masks.")] = None,
+    prediction: Annotated[Path | None, typer.Option(help="Folder of masks of any tool.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Masks of another tool on the same images, for paired tests.")
+    ] = None,
+    images: Annotated[Path | None, typer.Option(help="Folder of images, to draw the worst cases on.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for scores per image, a summary and the worst cases.")
+    ] = None,
+    conventions: Annotated[
+        bool, typer.Option("--conventions", help="Also score as other published evaluations do.")
+    ] = False,
+    threshold: Annotated[
+        float | None, typer.Option(help="Share of full scale that makes soft maps hard; none: refuse them.")
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(help="A truth without prediction: `error`, or `empty` (counts as an empty mask).")
+    ] = "error",
+    truth_ending: Annotated[
+        str, typer.Option(help="End of the names of true masks to leave out, e.g. _segmentation.")
+    ] = "",
+    prediction_ending: Annotated[str, typer.Option(help="The same for predictions.")] = "",
+) -> None:
+    """Score the segmenters of a run, or the masks of any tool.
+
+    With CONFIG: all segmenters of the run on its test split. With --truth and --prediction: a folder of masks
+    against a folder of true ones, paired by name.
+    """
+    _check_form(config, truth, prediction)
+    if config is not None:
+        show_runs(config, overrides, "evaluations")
+        return
+    from mcpmix.metrics import score_folder
+
+    assert truth is not None
+    assert prediction is not None
+    with shown_progress() as progress:
+        report = score_folder(
+            truth,
+            prediction,
+            against=against,
+            out=out,
+            images=images,
+            conventions=conventions,
+            progress=progress,
+            threshold=threshold,
+            missing=missing,
+            truth_ending=truth_ending,
+            prediction_ending=prediction_ending,
+        )
+    _show(report, out)
+
+
+def _check_form(config: Path | None, truth: Path | None, prediction: Path | None) -> None:
+    """Either a run or two folders."""
+    if config is None and (truth is None or prediction is None):
+        raise typer.BadParameter("give a CONFIG, or both --truth and --prediction.")
+    if config is not None and (truth is not None or prediction is not None):
+        raise typer.BadParameter("give either a CONFIG or folders (--truth, --prediction), not both.")
+
+
+def _show(report: "FolderReport", out: Path | None) -> None:
+    from mcpmix.cli.results import show_table
+
+    typer.echo(f"\n{len(report.method.images)} images; region and boundary in percent, distances in pixels")
+    show_table(*report.table())
+    if report.conventions:
+        typer.echo("\nAs other evaluations would put it:")
+        show_table(
+            ["convention", "metric", "value", "images", "left out", "rule"],
+            [
+                [row.convention, row.metric, f"{row.value:.2f}", str(row.n), str(row.dropped), row.rule]
+                for row in report.conventions
+            ],
+        )
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+    if out is not None:
+        typer.echo(f"written: {out}")

@@ -1,0 +1,58 @@
+"""Before a run: a configuration for own images, and a check of everything."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcpmix.cli.options import ConfigFile, Overrides
+from mcpmix.cli.progress import shown_progress
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder for the configuration.", show_default=False)
+    ],
+    images: Annotated[Path, typer.Option(help="Folder of images.", show_default=False)],
+    masks: Annotated[Path, typer.Option(help="Folder of masks with the same names.", show_default=False)],
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="CSV with the columns id and group (patient, lesion, video)."),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Where to start from: tiny, small or paper.")] = "small",
+    force: Annotated[bool, typer.Option("--force", help="Replace a configuration that is there.")] = False,
+) -> None:
+    """Write a configuration for your own images.
+
+    Looks at all images and masks, says what it found, and writes DIR/mcpmix.yaml with comments.
+    """
+    from mcpmix.starting import write_starter_config
+
+    with shown_progress() as progress:
+        starter = write_starter_config(
+            folder, images, masks, groups=groups, preset=preset, force=force, progress=progress
+        )
+    for line in starter.findings:
+        typer.echo(line)
+    typer.echo(f"written: {starter.file}")
+    typer.echo(f"next: mcpmix check {starter.file}")
+
+
+def check(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Find every problem before anything runs.
+
+    Looks at data, split, leakage, models, device and disk; shows the licences of the weights.
+    """
+    from mcpmix.checks import check as examine
+    from mcpmix.core.config import load_config
+
+    settings = load_config(config, overrides or ())
+    with shown_progress() as progress:
+        result = examine(settings, progress)
+    for name, text in result.facts.items():
+        typer.echo(f"{name}: {text}")
+    for problem in result.problems:
+        typer.echo(f"Error: {problem}", err=True)
+    if result.problems:
+        raise typer.Exit(result.exit_code)
+    typer.echo(f"no problems; next: mcpmix run {config}")

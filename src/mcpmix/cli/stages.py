@@ -1,0 +1,105 @@
+"""The pipeline as commands: all of it, or up to one stage."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from mcpmix.cli.options import ConfigFile, Overrides
+from mcpmix.cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from mcpmix.core.artifacts import Artifact
+    from mcpmix.core.config import Config
+    from mcpmix.pipeline import Run
+
+
+def run(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Run all stages; finished ones are reused.
+
+    A stage that was stopped goes on where it was.
+    """
+    from mcpmix.cli.results import show_report
+    from mcpmix.core.config import load_config
+
+    settings = load_config(config, overrides or ())
+    show_report(run_pipeline(settings))
+
+
+def run_pipeline(config: "Config") -> "Artifact":
+    """Check the settings before hours are spent, then run everything.
+
+    Returns:
+        The report.
+    """
+    from mcpmix.checks import require_settings
+    from mcpmix.pipeline import Pipeline
+
+    require_settings(config)
+    with shown_progress() as progress:
+        pipeline = Pipeline(config, progress)
+        progress.say(f"{config.folder}: {len(config.train.arms)} arms, {len(config.train.seeds)} seeds each")
+        progress.say(f"device: {pipeline.runtime.reason}")
+        return pipeline.report()
+
+
+def depth(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Stage 1: estimate the depth of the training images."""
+    _one_stage(config, overrides, "depth")
+
+
+def finetune(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Stage 2: fine-tune the generator on the training images."""
+    _one_stage(config, overrides, "generator")
+
+
+def synthesize(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Make synthetic counterparts of the training images."""
+    _one_stage(config, overrides, "pairs")
+
+
+def train(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Stage 3: train the segmenters, all arms with all seeds."""
+    show_runs(config, overrides, "segmenters")
+
+
+def report(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Write the tables and the page, and whatever they still need."""
+    run(config, overrides)
+
+
+def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
+    from mcpmix.core.config import load_config
+    from mcpmix.pipeline import Pipeline
+
+    with shown_progress() as progress:
+        artifact: Artifact = getattr(Pipeline(load_config(config, overrides or ()), progress), stage)
+    typer.echo(f"finished: {artifact.folder}")
+
+
+def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
+    """Make and list a result of each arm and seed.
+
+    Args:
+        config: the configuration's file.
+        overrides: settings to change.
+        stage: "segmenters" or "evaluations".
+    """
+    from mcpmix.checks import require_settings
+    from mcpmix.core.config import load_config
+    from mcpmix.pipeline import Pipeline
+
+    settings = load_config(config, overrides or ())
+    require_settings(settings)
+    with shown_progress() as progress:
+        made: dict[Run, Artifact] = getattr(Pipeline(settings, progress), stage)()
+    for (arm, seed), artifact in made.items():
+        typer.echo(f"{arm}, seed {seed}: {_summary(artifact)}  {artifact.folder}")
+
+
+def _summary(artifact: "Artifact") -> str:
+    counts = artifact.manifest["counts"]
+    if "validation_dsc" not in counts:
+        return f"test DSC {counts['dsc']:.1f} on {counts['images']} images"
+    warnings = "".join(f" Warning: {text}." for text in counts["warnings"])
+    return f"validation DSC {counts['validation_dsc']:.1f} in epoch {counts['best_epoch']}.{warnings}"

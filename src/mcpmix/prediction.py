@@ -1,0 +1,208 @@
+"""Masks for new images: a whole folder, in the order of its names, resumable.
+
+Layer 4, beside the pipeline.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+
+from mcpmix.core.artifacts import storage_errors, write_json
+from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.runtime import setup
+from mcpmix.data.sample import ENDINGS, read_image
+from mcpmix.inference import Predictor, load_segmenter
+
+SETTINGS = "prediction.json"
+_OUTLINE = (90, 255, 120)
+_OUTLINE_SHARE = 256  # the outline is a 256th of the shorter side wide
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a call did.
+
+    Attributes:
+        made: number of images segmented.
+        kept: number of images whose results were there already.
+    """
+
+    made: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Files of one image."""
+
+    mask: Path
+    probability: Path | None
+    overlay: Path | None
+
+    def newer_than(self, image: Path) -> bool:
+        """Whether all are there, made after the image was last changed."""
+        changed = image.stat().st_mtime_ns
+        files = (self.mask, self.probability, self.overlay)
+        return all(f is None or (f.exists() and f.stat().st_mtime_ns >= changed) for f in files)
+
+
+def predict_files(
+    segmenter: Path,
+    images: Path,
+    out: Path,
+    *,
+    threshold: float = 0.5,
+    probabilities: bool = False,
+    overlay: bool = False,
+    device: str = "auto",
+    progress: Progress = SILENT,
+) -> Predicted:
+    """Segment images that have no result yet; results are of the size of the upright image.
+
+    Writes `masks/<name>.png` (8 bit, lesion = 255) and, where asked for, `probabilities/<name>.png` (16 bit,
+    65535 = certain) and `overlays/<name>.png` (the image with the lesion's outline). Sub-folders of `images`
+    are kept. Nothing of a source file but its pixels gets into a result.
+
+    Args:
+        segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
+        images: an image or a folder of images.
+        out: folder for the results.
+        threshold: probability in (0, 1) from which a pixel is lesion.
+        probabilities: whether to write probabilities.
+        overlay: whether to write outlines.
+        device: "auto" or a torch device.
+        progress: where to report.
+
+    Raises:
+        ConfigError: the threshold is out of range, or the device does not exist.
+        DataError: there are no images; or some cannot be read: all others are segmented first.
+        ModelError: there is no segmenter.
+        StorageError: `out` holds results of another segmenter or threshold, or the disk is full.
+    """
+    if not 0 < threshold < 1:
+        raise ConfigError(f"threshold must be in (0, 1), got {threshold}.")
+    sources = _list_images(images)
+    predictor = load_segmenter(segmenter, setup(device, "float32", 0, deterministic=False).device)
+    with storage_errors(out):
+        _claim(out, predictor, threshold)
+        plan = {path: _outputs(out, name, probabilities, overlay) for name, path in sources.items()}
+        todo = [path for path, outputs in plan.items() if not outputs.newer_than(path)]
+        problems = []
+        with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
+            for path in todo:
+                try:
+                    _segment(predictor, path, plan[path], threshold)
+                except DataError as error:
+                    problems.append(str(error))
+                advance()
+    if problems:
+        count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
+        raise DataError(bullet_list(count, problems))
+    return Predicted(len(todo), len(plan) - len(todo))
+
+
+def _list_images(images: Path) -> dict[str, Path]:
+    """Image files by the name of their results: the path below the folder without its ending."""
+    if images.is_file():
+        return {images.stem: images}
+    if not images.is_dir():
+        raise DataError(f"{images} does not exist. Expected an image or a folder of images: check the path.")
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(images.rglob("*")):
+        relative = path.relative_to(images)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        if path.suffix.lower() in ENDINGS and path.is_file() and not hidden:
+            found[relative.with_suffix("").as_posix()].append(path)
+    if not found:
+        raise DataError(f"{images} holds no images. Expected files ending in {', '.join(sorted(ENDINGS))}.")
+    repeated = [" and ".join(p.name for p in paths) for paths in found.values() if len(paths) > 1]
+    if repeated:
+        raise DataError(
+            bullet_list(f"Results in {images} would have the same name; rename one of:", repeated)
+        )
+    return {name: paths[0] for name, paths in found.items()}
+
+
+def _claim(out: Path, predictor: Predictor, threshold: float) -> None:
+    """Note whose results these are; refuse to mix them with others."""
+    settings = {"weights": _fingerprint(predictor), "threshold": threshold, **_described(predictor)}
+    file = out / SETTINGS
+    if not file.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(file, settings)
+        return
+    try:
+        there = json.loads(file.read_text(encoding="utf-8"))
+        differ = [name for name in ("weights", "threshold") if there[name] != settings[name]]
+    except (ValueError, TypeError, KeyError):
+        differ = [SETTINGS]
+    if differ:
+        raise StorageError(
+            f"{out} holds results of another call (not the same: {', '.join(differ)}). Choose another "
+            "folder, or delete this one."
+        )
+
+
+def _described(predictor: Predictor) -> dict[str, object]:
+    return {name: value for name, value in predictor.description.items() if name in ("arm", "seed", "size")}
+
+
+def _fingerprint(predictor: Predictor) -> str:
+    """SHA-256 of the weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(predictor.network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _outputs(out: Path, name: str, probabilities: bool, overlay: bool) -> _Outputs:
+    file = f"{name}.png"
+    return _Outputs(
+        out / "masks" / file,
+        out / "probabilities" / file if probabilities else None,
+        out / "overlays" / file if overlay else None,
+    )
+
+
+def _segment(predictor: Predictor, path: Path, outputs: _Outputs, threshold: float) -> None:
+    image = read_image(path)
+    probability = predictor.predict(image)
+    mask = (probability >= threshold).astype(np.uint8) * np.uint8(255)
+    if outputs.probability is not None:
+        _write(outputs.probability, np.round(probability * 65535).astype(np.uint16))
+    if outputs.overlay is not None:
+        _write(outputs.overlay, outlined(image, mask))
+    _write(outputs.mask, mask)
+
+
+def outlined(image: npt.NDArray[np.uint8], mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Draw the outline of a mask, just outside it.
+
+    Args:
+        image: (H, W, 3) RGB.
+        mask: (H, W), lesion = 255.
+
+    Returns:
+        (H, W, 3) RGB.
+    """
+    width = max(1, min(mask.shape) // _OUTLINE_SHARE)
+    grown = np.asarray(Image.fromarray(mask).filter(ImageFilter.MaxFilter(2 * width + 1)))
+    picture = image.copy()
+    picture[(grown > 0) & (mask == 0)] = _OUTLINE
+    return picture
+
+
+def _write(path: Path, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
+    """Write a PNG whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    Image.fromarray(pixels).save(temporary, format="PNG")
+    temporary.replace(path)

@@ -1,0 +1,288 @@
+"""Where a user starts: a configuration for own images, or a phantom folder to practise on.
+
+Layer 4, beside the pipeline.
+"""
+
+import csv
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+from pydantic import BaseModel
+
+from mcpmix.core.artifacts import storage_errors, write_json, write_text
+from mcpmix.core.config import Config, resolve_config
+from mcpmix.core.errors import ModelError, StorageError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.data import phantom
+from mcpmix.data.folder import scan_folder
+from mcpmix.data.phantom_set import world_seed, write_phantom_set
+from mcpmix.data.sample import Sample
+from mcpmix.data.splits import PARTS
+from mcpmix.models.sources import licence_of, resolve
+
+CONFIG_NAME = "mcpmix.yaml"
+_PHANTOM_SETTINGS = "phantom.json"
+_MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
+
+# What people change first. All other settings stay as the preset has them.
+_MAIN_FIELDS: dict[str, Any] = {
+    "name": None,
+    "seed": None,
+    "output": None,
+    "data": {
+        "source": None,
+        "images": None,
+        "masks": None,
+        "groups": None,
+        "size": None,
+        "split": {"file": None, "validation": None, "test": None},
+    },
+    "depth": {"model": None},
+    "generator": {"base": None, "prompt": {"position": None, "target": None}},
+    "finetune": {"steps": None, "batch_size": None},
+    "synthesis": {"replicas": None, "steps": None, "source": None},
+    "segmenter": {"name": None, "variant": None, "weights": None},
+    "train": {"arms": None, "seeds": None, "epochs": None, "batch_size": None, "learning_rate": None},
+    "rla": {"controller": None, "features": None},
+    "runtime": {"device": None, "precision": None, "jobs": None},
+}
+
+
+# --- own images --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A configuration that was written.
+
+    Attributes:
+        file: where it is.
+        findings: what was seen in the folders and which weights it needs, a line each.
+    """
+
+    file: Path
+    findings: tuple[str, ...]
+
+
+def write_starter_config(
+    folder: Path,
+    images: Path,
+    masks: Path,
+    *,
+    groups: Path | None = None,
+    preset: str = "small",
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> Starter:
+    """Look at images and masks and write `folder/mcpmix.yaml`, with a comment for each main setting.
+
+    Args:
+        folder: made if needed.
+        images: folder of images.
+        masks: folder of masks.
+        groups: CSV with the columns id and group.
+        preset: where the settings come from.
+        force: whether to replace a configuration that is there.
+        progress: where to report.
+
+    Raises:
+        StorageError: there is a configuration, and `force` is not set; or the disk is full.
+        ConfigError: there is no such preset.
+        DataError: with every problem of the folders.
+    """
+    file = folder / CONFIG_NAME
+    if file.exists() and not force:
+        raise StorageError(f"{file} exists. Choose another folder, or replace it with --force.")
+    home = Path(os.path.realpath(folder))
+    data = {
+        "source": "folder",
+        "images": _path_for(images, home),
+        "masks": _path_for(masks, home),
+        "groups": _path_for(groups, home) if groups is not None else None,
+    }
+    config = resolve_config({"preset": preset, "name": _run_name(home), "data": data})
+    samples = scan_folder(images, masks, groups, progress=progress)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(file, commented_yaml(config, preset))
+    return Starter(file, tuple(_findings(samples, groups, config)))
+
+
+def commented_yaml(config: Config, preset: str) -> str:
+    """The main settings of a configuration as YAML, each with what the schema says about it.
+
+    Args:
+        config: the values.
+        preset: its name; what the text leaves out comes from there.
+    """
+    lines = [
+        f"# Settings of a run. Those that are not here are as in the preset `{preset}`; `mcpmix run` writes",
+        "# all of them to config.yaml in the folder of the run. Paths are relative to this file.",
+        "",
+        f"preset: {preset}",
+        *_commented(config, _MAIN_FIELDS, ""),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _commented(section: BaseModel, wanted: dict[str, Any], indent: str) -> Iterator[str]:
+    for name, inner in wanted.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            if not indent:
+                yield from ("", f"# {_first_line(type(value))}")
+            yield f"{indent}{name}:"
+            yield from _commented(value, inner, indent + "  ")
+            continue
+        description = type(section).model_fields[name].description
+        if description:
+            yield f"{indent}# {description}"
+        plain = section.model_dump(mode="json", include={name})
+        yield (
+            indent + yaml.safe_dump(plain, default_flow_style=None, allow_unicode=True, width=10**6).rstrip()
+        )
+
+
+def _first_line(section: type[BaseModel]) -> str:
+    return (section.__doc__ or "").strip().splitlines()[0]
+
+
+def _path_for(path: Path, home: Path) -> str:
+    """A path as it goes into a configuration in `home`: relative while that is easy to read."""
+    absolute = os.path.abspath(path.expanduser())  # noqa: PTH100 (links stay what the user named)
+    try:
+        relative = os.path.relpath(absolute, home)
+    except ValueError:  # another drive
+        return absolute
+    steps_up = Path(relative).parts.count("..")
+    return Path(relative).as_posix() if steps_up <= _MOST_STEPS_UP else absolute
+
+
+def _run_name(home: Path) -> str:
+    """The folder's name, as far as it may be the name of a run."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).lstrip("._-") or "run"
+
+
+def _findings(samples: Sequence[Sample], groups: Path | None, config: Config) -> Iterator[str]:
+    patients = len({sample.group for sample in samples})
+    yield f"{len(samples)} images with masks, {_sizes(samples)}"
+    yield f"masks are named {_suffixes(samples)}"
+    if groups is None:
+        yield "every image is its own group; if several show one patient, give --groups, or scores flatter"
+    else:
+        yield f"{patients} groups, which the split keeps whole"
+    for part, source in (("pipeline", config.generator.base), ("depth", config.depth.model)):
+        here = "on this machine" if _present(source, part) else "not on this machine"
+        yield f"weights of the preset: {source}, {here}; licence: {licence_of(source)}"
+
+
+def _present(source: str, part: str) -> bool:
+    try:
+        resolve(source, part)
+    except ModelError:
+        return False
+    return True
+
+
+def _sizes(samples: Sequence[Sample]) -> str:
+    """The commonest size and how many others there are."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    for sample in samples:
+        with Image.open(sample.image) as image:
+            sizes[image.size] += 1
+    (width, height), _ = sizes.most_common(1)[0]
+    text = f"{width} x {height} pixels"
+    return text if len(sizes) == 1 else f"mostly {text} and {len(sizes) - 1} other sizes"
+
+
+def _suffixes(samples: Sequence[Sample]) -> str:
+    """By which rule masks belong to images."""
+    endings = Counter(sample.mask.stem[len(sample.id) :].lower() for sample in samples)
+    names = [f"IMAGE{ending}" if ending else "like their images" for ending, _ in endings.most_common()]
+    return " or ".join(names)
+
+
+# --- phantom -----------------------------------------------------------------------------------------------
+
+
+def write_phantom_folder(
+    out: Path, *, patients: int, frames: int, seed: int, size: int, progress: Progress = SILENT
+) -> list[Sample]:
+    """Draw a labelled phantom set: `images/`, `masks/` and `groups.csv`; a killed call can be repeated.
+
+    Args:
+        out: where to write.
+        patients: number of patients.
+        frames: frames of each patient.
+        seed: another one gives other patients.
+        size: side of a frame in pixels.
+        progress: where to report.
+
+    Raises:
+        StorageError: the folder holds another phantom set, or the disk is full.
+        DataError: the size is out of range.
+    """
+    settings = {"patients": patients, "frames": frames, "seed": seed, "size": size}
+    with storage_errors(out):
+        _claim_phantom(out, settings)
+        samples, _ = write_phantom_set(
+            out,
+            train_patients=patients,
+            validation_patients=0,
+            test_patients=0,
+            frames_per_patient=frames,
+            test_frames_per_patient=0,
+            seed=seed,
+            size=size,
+            progress=progress,
+        )
+        with (out / "groups.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "group"])
+            writer.writerows([sample.id, sample.group] for sample in samples)
+    return samples
+
+
+def write_phantom_sheet(
+    file: Path, *, patients: int, frames: int, seed: int, size: int, progress: Progress = SILENT
+) -> None:
+    """Draw phantom frames with the outlines of their lesions into one PNG, a row per patient.
+
+    Args:
+        file: where to write.
+        patients: number of rows.
+        frames: number of columns.
+        seed: as in `write_phantom_folder`, which draws the same frames.
+        size: side of a frame in pixels.
+        progress: where to report.
+    """
+    world = world_seed(seed)
+    drawn = []
+    with progress.track("Rendering phantom frames", patients * frames) as advance:
+        for index in range(patients * frames):
+            patient, frame = divmod(index, frames)
+            # `write_phantom_set` leaves numbers free for the patients of the other parts.
+            drawn.append(phantom.render(world, patient * len(PARTS), frame, size))
+            advance()
+    sheet = phantom.contact_sheet(drawn, frames, contours=True)
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(sheet).save(file, format="PNG")
+
+
+def _claim_phantom(out: Path, settings: dict[str, int]) -> None:
+    """Frames that are there are kept, so they must be of the same set."""
+    marker = out / _PHANTOM_SETTINGS
+    if not marker.exists() and out.is_dir() and any(out.iterdir()):
+        raise StorageError(f"{out} is not empty. Choose another folder.")
+    if marker.exists() and yaml.safe_load(marker.read_text(encoding="utf-8")) != settings:
+        raise StorageError(f"{out} holds another phantom set ({marker.name}). Choose another folder.")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(marker, settings)
