@@ -97,40 +97,45 @@ class Conventions:
         """
         if not self._counts:
             raise DataError("conventions need at least one image.")
-        return [*self._hard_rows(), *self._soft_rows(), *self._distance_rows()]
+        hard = [
+            row
+            for metric, twice in (("dice", 2), ("iou", 1))
+            for row in (*self._image_rows(metric, twice), *self._pooled_rows(metric, twice))
+        ]
+        return [*hard, *self._soft_rows(), *self._distance_rows()]
 
-    def _hard_rows(self) -> list[ConventionRow]:
-        rows = []
-        pooled = sum(self._counts, Counts(0, 0, 0, 0))
-        for metric, twice in (("dice", 2), ("iou", 1)):
-            front = [_overlap(item.tp, item, twice) for item in self._counts]
-            lesion = [
-                math.nan if item.truth_empty else value
-                for value, item in zip(front, self._counts, strict=True)
-            ]
+    def _image_rows(self, metric: str, twice: int) -> list[ConventionRow]:
+        front = [_overlap(item.tp, item, twice) for item in self._counts]
+        lesions = [not item.truth_empty for item in self._counts]
+        lesion = [value if kept else math.nan for value, kept in zip(front, lesions, strict=True)]
+        lenient = [100.0 if math.isnan(value) else value for value in front]
+        return [
+            _mean_row("mcpmix", metric, front, "foreground per image; both empty is undefined"),
+            _mean_row("smp, micro-imagewise", metric, lenient, "foreground per image; both empty is 100"),
+            _mean_row("MONAI", metric, lesion, "foreground per image; images without lesion dropped"),
+            self._torchmetrics_row(metric, twice),
+        ]
+
+    def _torchmetrics_row(self, metric: str, twice: int) -> ConventionRow:
+        name = "torchmetrics, 2 classes"
+        if metric == "dice":
             both = [_both_classes(item, twice) for item in self._counts]
-            lenient = [100.0 if math.isnan(value) else value for value in front]
-            rows += [
-                _mean_row("mcpmix", metric, front, "foreground per image; both empty is undefined"),
-                _mean_row("smp, micro-imagewise", metric, lenient, "foreground per image; both empty is 100"),
-                _mean_row("MONAI", metric, lesion, "foreground per image; images without lesion dropped"),
-                _mean_row(
-                    "torchmetrics, 2 classes", metric, both, "mean of foreground and background per image"
-                ),
-                self._pooled_row(
-                    "pooled (smp micro, torchmetrics F1 and Jaccard)",
-                    metric,
-                    _overlap(pooled.tp, pooled, twice),
-                    "foreground pixels of all images together",
-                ),
-                self._pooled_row(
-                    "pooled, 2 classes (mmseg)",
-                    metric,
-                    _both_classes(pooled, twice),
-                    "mean of foreground and background, pixels of all images together",
-                ),
-            ]
-        return rows
+            return _mean_row(
+                name, metric, both, "mean of foreground and background per image, then of images"
+            )
+        single = [_overlap(hit, item, twice) for item in self._counts for hit in (item.tp, item.tn)]
+        rule = "mean over every foreground and background that occurs, all images together"
+        return self._row(name, metric, aggregate(single).mean, rule)
+
+    def _pooled_rows(self, metric: str, twice: int) -> list[ConventionRow]:
+        pooled = sum(self._counts, Counts(0, 0, 0, 0))
+        front, both = _overlap(pooled.tp, pooled, twice), _both_classes(pooled, twice)
+        front_rule = "foreground pixels of all images together"
+        both_rule = "mean of foreground and background, pixels of all images together"
+        return [
+            self._row("pooled (smp micro, torchmetrics F1 and Jaccard)", metric, front, front_rule),
+            self._row("pooled, 2 classes (mmseg)", metric, both, both_rule),
+        ]
 
     def _soft_rows(self) -> list[ConventionRow]:
         curves = np.mean(self._curves, axis=0)
@@ -163,7 +168,7 @@ class Conventions:
             ),
         ]
 
-    def _pooled_row(self, name: str, metric: str, value: float, rule: str) -> ConventionRow:
+    def _row(self, name: str, metric: str, value: float, rule: str) -> ConventionRow:
         return ConventionRow(name, metric, value, len(self._counts), 0, rule)
 
 

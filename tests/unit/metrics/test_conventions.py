@@ -65,6 +65,8 @@ def test_per_image_conventions_by_loop(found, study):
     front = [dice(t, h) if t.any() or h.any() else math.nan for t, h in hard]
     both = np.nanmean([front, background], axis=0)
     assert found["torchmetrics, 2 classes", "dice"].value == pytest.approx(both.mean())
+    single = [iou(t, h) for t, h in hard if t.any() or h.any()] + [iou(~t, ~h) for t, h in hard]
+    assert found["torchmetrics, 2 classes", "iou"].value == pytest.approx(np.mean(single))
 
 
 def test_pooled_conventions_by_loop(found, study):
@@ -198,16 +200,14 @@ def test_equals_monai(found, study):
 
 
 def test_equals_torchmetrics(found, study):
-    torchmetrics = pytest.importorskip("torchmetrics")
+    classification = pytest.importorskip("torchmetrics.classification")
+    segmentation = pytest.importorskip("torchmetrics.segmentation")
     truth, hard = (masks[:, 0].long() for masks in tensors(study))
-    f1, jaccard = (
-        torchmetrics.classification.BinaryF1Score(),
-        torchmetrics.classification.BinaryJaccardIndex(),
-    )
+    f1, jaccard = classification.BinaryF1Score(), classification.BinaryJaccardIndex()
     pooled = "pooled (smp micro, torchmetrics F1 and Jaccard)"
     assert found[pooled, "dice"].value == pytest.approx(100 * float(f1(hard, truth)), abs=1e-4)
     assert found[pooled, "iou"].value == pytest.approx(100 * float(jaccard(hard, truth)), abs=1e-4)
     for metric, cls in (("dice", "DiceScore"), ("iou", "MeanIoU")):
-        function = getattr(torchmetrics.segmentation, cls)(num_classes=2, input_format="index")
+        function = getattr(segmentation, cls)(num_classes=2, input_format="index")
         expected = 100 * float(function(hard, truth))
         assert found["torchmetrics, 2 classes", metric].value == pytest.approx(expected, abs=1e-4), metric
