@@ -23,7 +23,7 @@ from mcpmix.core.artifacts import (
 from mcpmix.core.config import Config, to_yaml
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.relay import Channel, ChannelProgress, end_with_parent, relay
-from mcpmix.core.runtime import Runtime, setup, worker_count
+from mcpmix.core.runtime import Runtime, core_count, setup, worker_count
 from mcpmix.stages import dataset, depth, evaluate, finetune, report, synthesize, train
 
 Run = tuple[str, int]  # arm, seed
@@ -150,7 +150,7 @@ class Pipeline:
         errors: list[BaseException] = []
         with context.Manager() as manager:
             channel = manager.Queue()
-            arguments = (self.config, channel)
+            arguments = (share_threads(self.config, workers), channel)
             with (
                 relay(channel, self.progress),
                 ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=arguments) as pool,
@@ -198,6 +198,12 @@ class Pipeline:
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(self.folder / "config.yaml", to_yaml(self.config))
+
+
+def share_threads(config: Config, workers: int) -> Config:
+    """The configuration of a worker: an equal share of the threads, one at least."""
+    threads = max(1, (config.runtime.threads or core_count()) // workers)
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"threads": threads})})
 
 
 def _listed(reasons: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
     Args:
         device: "auto" or a torch device.
         precision: "auto", "float32", "bfloat16" or "float16".
-        threads: CPU threads; 0 leaves torch's default.
+        threads: CPU threads; 0: one per core.
         deterministic: bit-equal results on the same machine, at some cost on GPUs.
 
     Raises:
@@ -50,11 +50,10 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
 
     chosen = _choose_device(device)
     dtype, reason = _choose_precision(precision, chosen)
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads or core_count())
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # The same switch as use_deterministic_algorithms, which also imports the compiler: one second per process.
+    # The same switch as use_deterministic_algorithms, which also imports the compiler: one second more.
     torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
     return Runtime(chosen, dtype, f"{chosen}, {reason}")
@@ -88,9 +87,13 @@ def _choose_precision(name: str, device: "torch.device") -> tuple["torch.dtype",
     return torch.float32, "float32 (no fast bfloat16 here)"
 
 
+def core_count() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def worker_count(jobs: int, device: "torch.device", tasks: int) -> int:
     """How many trainings run side by side: as configured, else one per core on a CPU and one on a GPU."""
     if jobs:
         return min(jobs, tasks)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores if device.type == "cpu" else 1, tasks)
+    return min(core_count() if device.type == "cpu" else 1, tasks)

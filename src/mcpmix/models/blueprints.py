@@ -78,6 +78,7 @@ def build_scheduler() -> DPMSolverMultistepScheduler:
         prediction_type="v_prediction",
         rescale_betas_zero_snr=True,
         timestep_spacing="trailing",
+        steps_offset=1,
     )
 
 

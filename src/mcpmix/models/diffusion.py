@@ -39,10 +39,10 @@ class DiffusionBase:
             module.eval().requires_grad_(False)
         return self
 
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "DiffusionBase":
+    def to(self, device: torch.device | str) -> "DiffusionBase":
         """Move all networks; returns itself."""
         for module in (self.unet, self.vae, self.text_encoder):
-            module.to(device=device, dtype=dtype)
+            module.to(device)
         return self
 
     @property

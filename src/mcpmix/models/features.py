@@ -142,7 +142,7 @@ def _cached_resnet() -> dict[str, Tensor]:
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
     if not path.exists():
         raise ModelError(
-            f"rla.features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
+            f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
             "with internet and copy it there, or set rla.features=embedded."
         )
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

@@ -5,6 +5,7 @@ how large it is and under which licence.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def resolve(source: str, embedded_part: str) -> Path:
         raise ModelError(_how_to_get(source)) from error
 
 
+@cache
 def folder_digest(folder: Path) -> str:
     """SHA-256 over the names and bytes of all configuration and weight files of a model folder."""
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".safetensors", ".txt"))

@@ -1,6 +1,7 @@
 """Stage 2: a ControlNet learns to put the lesion under the mask, on the training split only."""
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import Arrays, load_arrays
 from mcpmix.data.conditions import condition, read_depths
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.transforms import apply_colour, draw_colour
 from mcpmix.models.diffusion import (
     DiffusionBase,
     NoiseSchedule,
@@ -31,6 +33,7 @@ from mcpmix.models.sources import folder_digest, resolve
 from mcpmix.training.resumable import run_steps
 
 _TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
+_TINTS = 3  # colour variants of each view that are encoded
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class TrainingSet:
     """All that a step reads, in memory: neither VAE nor text encoder is needed any more.
 
     Attributes:
-        latents: V,N,C,h,w, one per view (symmetry of the square).
+        latents: V,U,N,C,h,w, one per view (symmetry of the square) and tint.
         conditions: N,2,H,W mask and depth.
         text: 2,L,C embeddings of the empty and of the full prompt.
     """
@@ -100,15 +103,17 @@ def run(
 def _prepare(base: DiffusionBase, arrays: Arrays, depths: np.ndarray, config: Config) -> TrainingSet:
     """Encode every view of every image and both prompts, once."""
     device = base.unet.device
-    images = torch.from_numpy(arrays.images).permute(0, 3, 1, 2).float() / 127.5 - 1
-    views = range(_TURNS) if config.finetune.augment else range(1)
-    latents = [
-        torch.cat([encode_images(base.vae, batch.to(device)).cpu() for batch in turn(images, view).split(8)])
-        for view in views
-    ]
+    images = torch.from_numpy(arrays.images).permute(0, 3, 1, 2).float() / 255
+    turns = range(_TURNS) if config.finetune.augment else range(1)
+    tints = range(_TINTS) if config.finetune.colour > 0 else range(1)
+    latents = []
+    for view, tint in product(turns, tints):
+        colour = draw_colour(len(images), torch_rng("tint", config.seed, view, tint), config.finetune.colour)
+        seen = turn(apply_colour(colour, images), view) * 2 - 1
+        latents.append(torch.cat([encode_images(base.vae, part.to(device)).cpu() for part in seen.split(8)]))
     masks = torch.from_numpy(arrays.masks).float()
     return TrainingSet(
-        latents=torch.stack(latents),
+        latents=torch.stack(latents).unflatten(0, (len(turns), len(tints))),
         conditions=condition(masks, torch.from_numpy(depths), config.finetune.condition),
         text=embed_prompts(base, ["", config.generator.prompt.text]),
     )
@@ -177,7 +182,8 @@ def _loss(
     rng = numpy_rng("finetune", *identity)
     chosen = rng.integers(len(data), size=count)
     view = int(rng.integers(data.latents.shape[0]))
-    clean = data.latents[view, chosen].to(device)
+    tint = rng.integers(data.latents.shape[1], size=count)
+    clean = data.latents[view, tint, chosen].to(device)
     shown = turn(data.conditions[chosen], view)
     keep = rng.random((count, 2)) >= (settings.mask_dropout, settings.depth_dropout)
     shown = (shown * torch.from_numpy(keep).float()[:, :, None, None]).to(device)

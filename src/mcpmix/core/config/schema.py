@@ -141,6 +141,9 @@ class FinetuneConfig(Section):
     """Widths of the condition embedding; the last four make the eightfold down-sampling."""
     augment: bool = True
     """Paired flips and quarter turns of image, mask and depth."""
+    colour: float = Field(default=0.0, ge=0, le=1)
+    """Strength of colour variation of the training images. With few patients it keeps the ControlNet from
+    learning their colours by heart: it learns the layout, and colour stays the base's business."""
     save_every: PositiveInt = 50
     """Steps between two checkpoints."""
 
@@ -238,8 +241,8 @@ class RuntimeConfig(Section):
     """`auto`, `cpu`, `cuda`, `cuda:1`, `mps`."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on GPUs that have it, otherwise float32."""
-    threads: NaturalInt = 1
-    """Torch threads per process; 0 leaves torch's default. Small networks run best with one."""
+    threads: NaturalInt = 0
+    """CPU threads in all; 0: one per core. Trainings that run side by side share them."""
     jobs: NaturalInt = 0
     """Trainings side by side; 0: one per core on a CPU, one on a GPU."""
     deterministic: bool = True

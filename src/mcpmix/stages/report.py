@@ -1,0 +1,403 @@
+"""The last stage: tables and one self-contained page from all that the run has measured."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from mcpmix.core.artifacts import Artifact, StageKey, workspace, write_json, write_text
+from mcpmix.core.config import Config, to_yaml
+from mcpmix.core.errors import DataError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.tracking import JsonLines
+from mcpmix.data.arrays import load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.sample import Bytes, read_image, read_mask
+from mcpmix.data.splits import PARTS
+from mcpmix.models.sources import licence_of
+from mcpmix.reporting import statements
+from mcpmix.reporting.arms import arms_of, method_of
+from mcpmix.reporting.curves import LogRow
+from mcpmix.reporting.html import CaseView, Fact, Page, Provenance, Strip, TableView, render
+from mcpmix.reporting.scores import (
+    Groups,
+    by_group,
+    differences,
+    group_gains,
+    pick_cases,
+    read_scores,
+    seed_means,
+    spread_over_groups,
+)
+from mcpmix.reporting.sections import case_view, gate_section, group_section, strip, training_section
+from mcpmix.reporting.tables import (
+    Run,
+    Table,
+    boundary_columns,
+    build_table,
+    read_summary,
+    region_columns,
+    to_json,
+    to_markdown,
+)
+
+_STRIPS = 4  # training samples shown
+_CASES = 2  # test images shown of each kind: best, median, worst
+_HEADLINE = "dsc"
+
+
+def key(
+    config: Config,
+    dataset: Artifact,
+    pairs: Artifact | None,
+    evaluations: Mapping[Run, Artifact],
+) -> StageKey:
+    """What the page depends on: it prints the whole configuration, and evaluations stand for segmenters."""
+    inputs = {"dataset": dataset.digest, **_digests("evaluation", evaluations)}
+    if pairs is not None:
+        inputs["pairs"] = pairs.digest
+    return StageKey("report", config.model_dump(mode="json"), inputs, config.seed)
+
+
+def run(
+    config: Config,
+    dataset: Artifact,
+    pairs: Artifact | None,
+    segmenters: Mapping[Run, Artifact],
+    evaluations: Mapping[Run, Artifact],
+    out: Path,
+    progress: Progress = SILENT,
+) -> Artifact:
+    """Write report.html, table.json and table.md.
+
+    Args:
+        config: the whole configuration; it is printed.
+        dataset: the data set's artefact.
+        pairs: the bank of counterparts, if there is one.
+        segmenters: trained segmenters by arm and seed.
+        evaluations: their scores, by the same arms and seeds.
+        out: folder of the result.
+        progress: where to report.
+
+    Raises:
+        DataError: an evaluation or a log is damaged.
+    """
+    source = Source(config, DatasetIndex.read(dataset / "index.json"), pairs, segmenters, evaluations)
+    with workspace(out, key(config, dataset, pairs, evaluations)) as space:
+        with progress.track("report", 4) as advance:
+            table = source.table()
+            write_json(space.folder / "table.json", {"run": config.name, **to_json(table)})
+            write_text(space.folder / "table.md", _markdown(source, table))
+            advance(1, "table")
+            strips = _strips(source)
+            advance(1, "strips")
+            cases, cases_text = _cases(source, table)
+            advance(1, "predictions")
+            page = _page(source, table, dataset, strips, cases, cases_text)
+            write_text(space.folder / "report.html", render(page))
+            advance(1, "page")
+        return space.finish(arms=len(table.rows), seeds=len(table.seeds), images=table.images)
+
+
+@dataclass(frozen=True)
+class Source:
+    """All that the page is made from."""
+
+    config: Config
+    index: DatasetIndex
+    pairs: Artifact | None
+    segmenters: Mapping[Run, Artifact]
+    evaluations: Mapping[Run, Artifact]
+
+    @property
+    def arms(self) -> list[str]:
+        """Names of the arms in their order."""
+        return list(dict.fromkeys(arm for arm, _ in self.evaluations))
+
+    @property
+    def group_word(self) -> str:
+        """What a group is, in the plural."""
+        return "patients" if self.config.data.source == "phantom" else "groups"
+
+    @property
+    def test_groups(self) -> int:
+        """Number of test groups."""
+        return len({record.group for record in self.index.part("test")})
+
+    @property
+    def tail_from(self) -> int | None:
+        """Last epoch of the schedules, if epochs follow it."""
+        return self.config.train.epochs if self.config.train.tail_epochs else None
+
+    def table(self) -> Table:
+        """All metrics: region, then boundary."""
+        summaries = {run: read_summary(item / "summary.json") for run, item in self.evaluations.items()}
+        return build_table(
+            summaries, (*region_columns(), *boundary_columns(self.config.evaluation.tolerances))
+        )
+
+    def scores(self) -> dict[Run, dict[str, float]]:
+        """DSC of each test image."""
+        return {run: read_scores(item / "scores.csv", _HEADLINE) for run, item in self.evaluations.items()}
+
+    def groups(self) -> Groups:
+        """DSC by arm, test group and seed."""
+        return by_group(self.scores(), {record.id: record.group for record in self.index.part("test")})
+
+    def logs(self) -> dict[Run, list[LogRow]]:
+        """Rows of the training logs."""
+        return {run: list(JsonLines(item / "log.jsonl").rows()) for run, item in self.segmenters.items()}
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+def _page(
+    source: Source,
+    table: Table,
+    dataset: Artifact,
+    strips: tuple[Strip, ...],
+    cases: tuple[CaseView, ...],
+    cases_text: str,
+) -> Page:
+    arms, logs, groups = arms_of(source.arms), source.logs(), source.groups()
+    gates = [gate_section(arm, logs, source.tail_from) for arm in arms]
+    return Page(
+        name=source.config.name,
+        lead=_lead(source),
+        verdicts=_verdicts(source, table, groups),
+        caution=statements.caution(len(table.seeds)),
+        facts=_facts(source, table),
+        arms=arms,
+        tables=_table_views(source, table),
+        groups=group_section(arms, groups, table.reference, source.group_word),
+        strips=strips,
+        strips_text=_strips_text(source),
+        gates=tuple(section for section in gates if section is not None),
+        training=training_section(arms, logs, source.tail_from),
+        cases=cases,
+        cases_text=cases_text,
+        warnings=_warnings(source),
+        provenance=_provenance(source, dataset),
+    )
+
+
+def _lead(source: Source) -> str:
+    config, labels = source.config, [arm.label for arm in arms_of(source.arms)]
+    kind = (
+        "Images drawn by a procedural phantom of endoscopy; no real patient is among them."
+        if config.data.source == "phantom"
+        else f"Images of the folder {config.data.images}."
+    )
+    grouping = ""
+    if config.data.source == "folder" and config.data.groups is None:
+        grouping = (
+            " No groups were given, so every image is its own: if several show one patient, test figures are "
+            "too good."
+        )
+    return (
+        f"{config.segmenter.name} ({config.segmenter.variant}) at {config.data.size} px, trained in "
+        f"{len(labels)} {'arm' if len(labels) == 1 else 'arms'} ({'; '.join(labels)}) and tested on "
+        f"{source.group_word} that neither segmenter nor generator has seen. {kind}{grouping}"
+    )
+
+
+def _verdicts(source: Source, table: Table, groups: Groups) -> tuple[str, ...]:
+    """One sentence for each arm but the reference, the method's first."""
+    reference, method = table.reference, method_of(source.arms)
+    if reference is None:
+        return ()
+    column = next(column for column in table.columns if column.key == _HEADLINE)
+    others = sorted((arm for arm in source.arms if arm != reference), key=lambda arm: arm != method)
+    return tuple(
+        statements.comparison(
+            table, column, arm, seed_means(group_gains(groups, arm, reference)), source.group_word
+        )
+        for arm in others
+    )
+
+
+def _facts(source: Source, table: Table) -> tuple[Fact, ...]:
+    parts = []
+    for part in PARTS:
+        records = source.index.part(part)
+        groups = len({record.group for record in records})
+        word = source.group_word if groups != 1 else source.group_word.removesuffix("s")
+        parts.append(Fact(part, f"{len(records)} images", f"of {groups} {word}"))
+    seeds = ", ".join(map(str, table.seeds))
+    return (
+        *parts,
+        Fact("seeds", str(len(table.seeds)), seeds),
+        Fact("optimiser steps", *_steps_fact(source)),
+    )
+
+
+def _steps_fact(source: Source) -> tuple[str, str]:
+    counts = sorted({count for steps in _steps(source).values() for count in steps})
+    if len(counts) == 1:
+        return str(counts[0]), "the same for every arm and seed"
+    return f"{counts[0]} to {counts[-1]}", "not the same for all"
+
+
+def _steps(source: Source) -> dict[str, list[int]]:
+    steps: dict[str, list[int]] = defaultdict(list)
+    for (arm, _), segmenter in source.segmenters.items():
+        steps[arm].append(int(segmenter.manifest["counts"]["steps"]))
+    return dict(steps)
+
+
+def _table_views(source: Source, table: Table) -> tuple[TableView, ...]:
+    region = table.select(region_columns())
+    boundary = table.select(boundary_columns(source.config.evaluation.tolerances))
+    word = source.group_word
+    lengths = (
+        "BF1@t: F1 of boundary pixels within t pixels of the other boundary. BIoU: IoU of the bands of "
+        f"{source.config.evaluation.band} pixels around both boundaries. A missed lesion counts as the image "
+        "diagonal in HD95 and ASSD."
+    )
+    return (
+        TableView(
+            f"Results on unseen {word}",
+            region,
+            (
+                statements.basis(table, source.test_groups, word),
+                statements.undefined_note(region),
+                statements.step_note(_steps(source), source.config.train.batch_size),
+            ),
+        ),
+        TableView("Boundaries", boundary, (lengths, statements.undefined_note(boundary))),
+    )
+
+
+def _warnings(source: Source) -> tuple[tuple[str, str], ...]:
+    labels = {arm.name: arm.label for arm in arms_of(source.arms)}
+    return tuple(
+        (f"{labels.get(arm, arm)}, seed {seed}", str(text))
+        for (arm, seed), segmenter in source.segmenters.items()
+        for text in segmenter.manifest["counts"].get("warnings", [])
+    )
+
+
+def _markdown(source: Source, table: Table) -> str:
+    region, boundary = (to_markdown(view.table) for view in _table_views(source, table))
+    notes = [
+        statements.basis(table, source.test_groups, source.group_word),
+        statements.undefined_note(table),
+        statements.caution(len(table.seeds)),
+    ]
+    return "\n".join(
+        [f"# {source.config.name}\n", region, boundary, *(f"{note}\n" for note in notes if note)]
+    )
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def _strips(source: Source) -> tuple[Strip, ...]:
+    """Some training samples with their counterparts, one of each group in turn."""
+    if source.pairs is None:
+        return ()
+    train = {record.id: record for record in source.index.part("train")}
+    chosen = spread_over_groups({name: record.group for name, record in train.items()}, _STRIPS)
+    records = [train[name] for name in chosen]
+    arrays = load_arrays(records, source.config.data.size)
+    files: dict[str, list[Path]] = defaultdict(list)
+    for row in JsonLines(source.pairs / "ledger.jsonl").rows():
+        files[str(row["parent"])].append(source.pairs / str(row["file"]))
+    strips = []
+    for place, record in enumerate(records):
+        counterparts = [read_image(path) for path in files[record.id]]
+        if counterparts:
+            title = f"{record.id} ({source.group_word.removesuffix('s')} {record.group})"
+            largest = source.config.rla.s_max
+            strips.append(strip(title, arrays.images[place], arrays.masks[place], counterparts, largest))
+    return tuple(strips)
+
+
+def _strips_text(source: Source) -> str:
+    if source.pairs is None:
+        return (
+            "There is no bank of pairs: counterparts were made while training ran and not kept, or none were "
+            "needed."
+        )
+    return (
+        "Left: the real image (s = 0) turns into its first synthetic counterpart, up to the largest share "
+        f"that training uses (s = {source.config.rla.s_max:g}). Right: the counterparts alone. The line "
+        "is the contour of the mask, which is the label of all of them."
+    )
+
+
+def _cases(source: Source, table: Table) -> tuple[tuple[CaseView, ...], str]:
+    """Test images chosen by the difference between method and reference, with one seed."""
+    seed = next(iter(source.evaluations))[1]
+    scores = {arm: values for (arm, number), values in source.scores().items() if number == seed}
+    reference, method = table.reference, method_of(list(scores))
+    arms = {arm.name: arm for arm in arms_of(source.arms)}
+    if reference is None or method is None or reference not in scores:
+        criterion, values = "DSC", next(iter(scores.values()))
+    else:
+        criterion = f"DSC of {arms[method].label} minus {arms[reference].label}"
+        values = differences(scores[method], scores[reference])
+    text = (
+        f"With seed {seed}, chosen by the {criterion}: the {_CASES} highest (best), those in the middle "
+        f"(median) and the {_CASES} lowest (worst). The best and the worst are extremes, not what to expect."
+    )
+    records = {record.id: record for record in source.index.part("test")}
+    views = []
+    for case in pick_cases(values, _CASES):
+        record = records[case.id]
+        image, truth = read_image(record.image), read_mask(record.mask)
+        predictions = [
+            (arms[arm], _prediction(source.evaluations[arm, seed], case.id), found[case.id])
+            for arm, found in scores.items()
+        ]
+        views.append(case_view(case, image, truth, predictions, criterion))
+    return tuple(views), text
+
+
+def _prediction(evaluation: Artifact, name: str) -> Bytes:
+    path = evaluation / "predictions" / f"{name}.png"
+    try:
+        with Image.open(path) as image:
+            return np.array(image.convert("L"))
+    except OSError as error:
+        raise DataError(
+            f"Cannot read the prediction {path}: {error}. Delete its folder to evaluate again."
+        ) from error
+
+
+# --- provenance ---------------------------------------------------------------------------------------------
+
+
+def _provenance(source: Source, dataset: Artifact) -> Provenance:
+    config = source.config
+    artifacts = [dataset, *([source.pairs] if source.pairs else [])]
+    digests = {"dataset": dataset.digest} | ({"pairs": source.pairs.digest} if source.pairs else {})
+    digests |= _digests("segmenter", source.segmenters) | _digests("evaluation", source.evaluations)
+    found: dict[str, set[str]] = defaultdict(set)
+    for artifact in [*artifacts, *source.segmenters.values(), *source.evaluations.values()]:
+        for name, version in artifact.manifest["versions"].items():
+            found[name].add(version)
+    weights = {
+        "depth network": config.depth.model,
+        "generator": config.generator.base,
+        "features of RLA": config.rla.features,
+        "segmenter": config.segmenter.weights,
+    }
+    return Provenance(
+        seeds={"run": str(config.seed), "trainings": ", ".join(map(str, config.train.seeds))},
+        versions={name: " and ".join(sorted(versions)) for name, versions in found.items()},
+        weights=tuple(
+            (what, name or "none", licence_of(name) if name else "trained from scratch")
+            for what, name in weights.items()
+        ),
+        digests=digests,
+        config=to_yaml(config),
+    )
+
+
+def _digests(stage: str, artifacts: Mapping[Run, Artifact]) -> dict[str, str]:
+    return {f"{stage}/{arm}/seed-{seed}": item.digest for (arm, seed), item in artifacts.items()}
