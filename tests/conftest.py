@@ -1,0 +1,74 @@
+"""Shared by all tests: small models with random weights, in the folder layout of trained ones."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mcpmix.core.config import Config, resolve_config
+
+SIZE = 64  # a quarter of the pixels of the embedded models, which are convolutional
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """The machine may have few cores, and threads of several tests would fight for them."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def random_models(tmp_path_factory) -> Path:
+    """A folder with `pipeline`, `depth` and `features` of the embedded architectures, untrained."""
+    from mcpmix.models import blueprints
+    from mcpmix.models.diffusion import DiffusionBase, save_base
+    from mcpmix.models.features import SmallFeatures, save_features
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = blueprints.build_tokenizer(["a clinical colon endoscopic image showing a polyp lesion"], 400)
+    base = DiffusionBase(
+        blueprints.build_unet(),
+        blueprints.build_autoencoder(),
+        blueprints.build_text_encoder(tokenizer),
+        tokenizer,
+        blueprints.build_scheduler(),
+    )
+    save_base(base, folder / "pipeline")
+    depth, processor = blueprints.build_depth()
+    depth.save_pretrained(folder / "depth")
+    processor.save_pretrained(folder / "depth")
+    save_features(SmallFeatures(), folder / "features")
+    return folder
+
+
+@pytest.fixture
+def small_config(random_models, tmp_path) -> Config:
+    """A complete run on a few phantom frames, seconds long."""
+    return make_config(random_models, tmp_path)
+
+
+def make_config(models: Path, output: Path, *overrides: str) -> Config:
+    """The configuration behind `small_config`, with overrides."""
+    tree = {
+        "preset": "demo-fast",
+        "name": "small",
+        "output": str(output),
+        "data": {
+            "size": SIZE,
+            "phantom": {
+                "train_patients": 2,
+                "validation_patients": 1,
+                "test_patients": 1,
+                "frames_per_patient": 2,
+                "test_frames_per_patient": 2,
+            },
+        },
+        "depth": {"model": str(models / "depth")},
+        "generator": {"base": str(models / "pipeline")},
+        "finetune": {"steps": 2, "batch_size": 2, "warmup_steps": 1, "save_every": 1, "augment": False, "colour": 0},
+        "synthesis": {"replicas": 2, "steps": 2, "batch_size": 2, "guidance": 1.0},
+        "train": {"epochs": 2, "batch_size": 2, "validate_every": 1, "seeds": [0]},
+        "rla": {"features": str(models / "features"), "mmd_every": 1},
+        "runtime": {"threads": 1, "jobs": 1},
+    }
+    return resolve_config(tree, overrides)

@@ -1,0 +1,52 @@
+import torch
+from torch import nn
+
+from mcpmix.training.objective import has_batch_norm, predict_terms, segmentation_loss
+
+
+def with_norm():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 1, 1)).train()
+
+
+def without_norm():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 1)).train()
+
+
+def test_mixed_images_leave_running_statistics_alone():
+    real, mixed = torch.randn(4, 3, 8, 8), 5 + torch.randn(4, 3, 8, 8)
+    network, reference = with_norm(), with_norm()
+    predict_terms(network, [real, mixed], ["real", "mixed"])
+    reference(real)
+    for name, value in reference[1].state_dict().items():
+        assert torch.equal(value, network[1].state_dict()[name]), name
+    assert network[1].momentum == 0.1
+
+
+def test_mixed_images_are_normalised_by_their_own_batch():
+    real, mixed = torch.randn(4, 3, 8, 8), 5 + torch.randn(4, 3, 8, 8)
+    _, logits = predict_terms(with_norm(), [real, mixed], ["real", "mixed"])
+    torch.testing.assert_close(logits, with_norm()(mixed))
+
+
+def test_one_pass_equals_two_without_batch_norm():
+    network = without_norm()
+    calls = []
+    network.register_forward_hook(lambda *_: calls.append(1))
+    real, mixed = torch.randn(4, 3, 8, 8), torch.randn(2, 3, 8, 8)
+    first, second = predict_terms(network, [real, mixed], ["real", "mixed"])
+    assert len(calls) == 1
+    torch.testing.assert_close(first, network(real))
+    torch.testing.assert_close(second, network(mixed))
+
+
+def test_batch_norm_is_recognised():
+    assert has_batch_norm(with_norm())
+    assert not has_batch_norm(without_norm())
+
+
+def test_loss_is_mean_binary_cross_entropy():
+    logits, target = torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 0.0]])
+    expected = (torch.log(torch.tensor(2.0)) + torch.log1p(torch.exp(torch.tensor(2.0)))) / 2
+    torch.testing.assert_close(segmentation_loss(logits, target), expected)
