@@ -19,7 +19,7 @@ from mcpmix.data.sample import Bytes, read_image, read_mask
 from mcpmix.data.splits import PARTS
 from mcpmix.models.sources import licence_of
 from mcpmix.reporting import statements
-from mcpmix.reporting.arms import arms_of, method_of
+from mcpmix.reporting.arms import arms_of, method_of, reference_of
 from mcpmix.reporting.curves import LogRow
 from mcpmix.reporting.html import CaseView, Fact, Page, Provenance, Strip, TableView, render
 from mcpmix.reporting.scores import (
@@ -45,6 +45,7 @@ from mcpmix.reporting.tables import (
 )
 
 _STRIPS = 4  # training samples shown
+_COUNTERPARTS = 8  # counterparts shown of each, at most
 _CASES = 2  # test images shown of each kind: best, median, worst
 _HEADLINE = "dsc"
 
@@ -94,7 +95,7 @@ def run(
             advance(1, "table")
             strips = _strips(source)
             advance(1, "strips")
-            cases, cases_text = _cases(source, table)
+            cases, cases_text = _cases(source)
             advance(1, "predictions")
             page = _page(source, table, dataset, strips, cases, cases_text)
             write_text(space.folder / "report.html", render(page))
@@ -199,9 +200,9 @@ def _lead(source: Source) -> str:
             "too good."
         )
     return (
-        f"{config.segmenter.name} ({config.segmenter.variant}) at {config.data.size} px, trained in "
-        f"{len(labels)} {'arm' if len(labels) == 1 else 'arms'} ({'; '.join(labels)}) and tested on "
-        f"{source.group_word} that neither segmenter nor generator has seen. {kind}{grouping}"
+        f"Compared: {'; '.join(labels)}. Each trains the same network ({config.segmenter.name} "
+        f"{config.segmenter.variant}, {config.data.size} px) and is tested on {source.group_word} none of "
+        f"whose images was used for training or for choosing the checkpoint. {kind}{grouping}"
     )
 
 
@@ -309,7 +310,7 @@ def _strips(source: Source) -> tuple[Strip, ...]:
         files[str(row["parent"])].append(source.pairs / str(row["file"]))
     strips = []
     for place, record in enumerate(records):
-        counterparts = [read_image(path) for path in files[record.id]]
+        counterparts = [read_image(path) for path in files[record.id][:_COUNTERPARTS]]
         if counterparts:
             title = f"{record.id} ({source.group_word.removesuffix('s')} {record.group})"
             largest = source.config.rla.s_max
@@ -330,13 +331,13 @@ def _strips_text(source: Source) -> str:
     )
 
 
-def _cases(source: Source, table: Table) -> tuple[tuple[CaseView, ...], str]:
+def _cases(source: Source) -> tuple[tuple[CaseView, ...], str]:
     """Test images chosen by the difference between method and reference, with one seed."""
     seed = next(iter(source.evaluations))[1]
     scores = {arm: values for (arm, number), values in source.scores().items() if number == seed}
-    reference, method = table.reference, method_of(list(scores))
+    reference, method = reference_of(list(scores)), method_of(list(scores))
     arms = {arm.name: arm for arm in arms_of(source.arms)}
-    if reference is None or method is None or reference not in scores:
+    if reference is None or method is None:
         criterion, values = "DSC", next(iter(scores.values()))
     else:
         criterion = f"DSC of {arms[method].label} minus {arms[reference].label}"
@@ -354,7 +355,7 @@ def _cases(source: Source, table: Table) -> tuple[tuple[CaseView, ...], str]:
             (arms[arm], _prediction(source.evaluations[arm, seed], case.id), found[case.id])
             for arm, found in scores.items()
         ]
-        views.append(case_view(case, image, truth, predictions, criterion))
+        views.append(case_view(case, image, truth, predictions))
     return tuple(views), text
 
 
