@@ -3,7 +3,7 @@
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,20 +33,32 @@ class Case:
     value: float
 
 
-def read_scores(path: Path, metric: str) -> dict[str, float]:
+def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, float]:
     """Read one metric of a scores.csv: image id to value, NaN where undefined.
 
+    Args:
+        path: the file.
+        metric: a column of it.
+        ids: images that it must have, and no others.
+
     Raises:
-        DataError: the file is missing, damaged or lacks the metric.
+        DataError: the file is missing or damaged, or is about other images.
     """
+    advice = "Delete its folder to evaluate again."
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return {row["id"]: float(row[metric]) for row in csv.DictReader(file)}
+            scores = {row["id"]: float(row[metric]) for row in csv.DictReader(file)}
     except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
         raise DataError(
-            f"{path} is not a table of scores with the columns id and {metric} ({error!r}). Delete its "
-            "folder to evaluate again."
+            f"{path} is not a table of scores with the columns id and {metric} ({error!r}). {advice}"
         ) from error
+    if scores.keys() != set(ids):
+        odd = sorted(scores.keys() ^ set(ids))
+        raise DataError(
+            f"{path} has scores of {len(scores)} images, expected those of the {len(ids)} test images; "
+            f"{len(odd)} differ, {odd[0]} among them. {advice}"
+        )
+    return scores
 
 
 def group_means(scores: Mapping[str, float], group_of: Mapping[str, str]) -> dict[str, float]:

@@ -65,7 +65,7 @@ def basis(table: Table, groups: int, word: str) -> str:
     ]
     if table.reference is not None:
         parts.append(
-            f"The best of each column is marked; in small print, the difference to "
+            "The best of each column is marked. Signed figures are differences to "
             f"{label_of(table.reference)} with the same seed."
         )
     return " ".join(parts)

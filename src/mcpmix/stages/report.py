@@ -5,17 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
 from mcpmix.core.artifacts import Artifact, StageKey, workspace, write_json, write_text
 from mcpmix.core.config import Config, to_yaml
-from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.sample import Bytes, read_image, read_mask
+from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import PARTS
 from mcpmix.models.sources import licence_of
 from mcpmix.reporting import statements
@@ -142,7 +138,10 @@ class Source:
 
     def scores(self) -> dict[Run, dict[str, float]]:
         """DSC of each test image."""
-        return {run: read_scores(item / "scores.csv", _HEADLINE) for run, item in self.evaluations.items()}
+        ids = [record.id for record in self.index.part("test")]
+        return {
+            run: read_scores(item / "scores.csv", _HEADLINE, ids) for run, item in self.evaluations.items()
+        }
 
     def groups(self) -> Groups:
         """DSC by arm, test group and seed."""
@@ -343,8 +342,8 @@ def _cases(source: Source) -> tuple[tuple[CaseView, ...], str]:
         criterion = f"DSC of {arms[method].label} minus {arms[reference].label}"
         values = differences(scores[method], scores[reference])
     text = (
-        f"With seed {seed}, chosen by the {criterion}: the {_CASES} highest (best), those in the middle "
-        f"(median) and the {_CASES} lowest (worst). The best and the worst are extremes, not what to expect."
+        f"With seed {seed}, chosen by the {criterion}: the highest (best), those in the middle (median) and "
+        "the lowest (worst). The best and the worst are extremes, not what to expect."
     )
     records = {record.id: record for record in source.index.part("test")}
     views = []
@@ -352,22 +351,15 @@ def _cases(source: Source) -> tuple[tuple[CaseView, ...], str]:
         record = records[case.id]
         image, truth = read_image(record.image), read_mask(record.mask)
         predictions = [
-            (arms[arm], _prediction(source.evaluations[arm, seed], case.id), found[case.id])
+            (
+                arms[arm],
+                read_mask(source.evaluations[arm, seed] / f"predictions/{case.id}.png"),
+                found[case.id],
+            )
             for arm, found in scores.items()
         ]
         views.append(case_view(case, image, truth, predictions))
     return tuple(views), text
-
-
-def _prediction(evaluation: Artifact, name: str) -> Bytes:
-    path = evaluation / "predictions" / f"{name}.png"
-    try:
-        with Image.open(path) as image:
-            return np.array(image.convert("L"))
-    except OSError as error:
-        raise DataError(
-            f"Cannot read the prediction {path}: {error}. Delete its folder to evaluate again."
-        ) from error
 
 
 # --- provenance ---------------------------------------------------------------------------------------------
