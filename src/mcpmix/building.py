@@ -1,48 +1,17 @@
-"""Weights on this machine: which there are, and how the embedded ones are made.
+"""Makes the embedded weights anew, or a generator from own images.
 
 Layer 4, beside the pipeline.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from mcpmix.core.errors import ConfigError, ModelError, StorageError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.models.sources import EMBEDDED, KNOWN, embedded_folder, licence_of, resolve
 from mcpmix.pretraining.corpus import Corpus, folder_corpus, phantom_corpus
 from mcpmix.pretraining.recipe import CORPUS_IMAGES, PARTS, PIXELS, PROMPTS, BuildSteps, build
 
-EMBEDDED_PARTS = ("pipeline", "depth", "features")
 _WITHOUT_LABELS = ("autoencoder", "base")  # what can be trained on images that have neither depth nor words
 _RESULTS = {"autoencoder": "vae", "base": "pipeline", "depth": "depth", "features": "features"}
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights that a configuration may name.
-
-    Attributes:
-        name: what to write into the configuration.
-        size: for people.
-        present: whether they are on this machine.
-        licence: under which terms they come.
-    """
-
-    name: str
-    size: str
-    present: bool
-    licence: str
-
-
-def list_weights() -> list[Weights]:
-    """The embedded parts and all published weights that the program knows."""
-    embedded = [_embedded(part) for part in EMBEDDED_PARTS]
-    published = [
-        Weights(name, known.size, _present(name), known.licence)
-        for name, known in KNOWN.items()
-        if name != EMBEDDED
-    ]
-    return embedded + published
 
 
 def build_weights(
@@ -114,21 +83,3 @@ def _phantoms(folder: Path, frames: int | None, progress: Progress) -> Corpus:
             "it, or choose another folder."
         )
     return corpus
-
-
-def _embedded(part: str) -> Weights:
-    name = f"{EMBEDDED} ({part})"
-    try:
-        folder = embedded_folder(part)
-    except ModelError:
-        return Weights(name, KNOWN[EMBEDDED].size, False, licence_of(EMBEDDED))
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Weights(name, f"{size / 1e6:.1f} MB", True, licence_of(EMBEDDED))
-
-
-def _present(source: str) -> bool:
-    try:
-        resolve(source, "")
-    except ModelError:
-        return False
-    return True

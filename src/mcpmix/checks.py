@@ -174,7 +174,7 @@ def _examine_segmenter(config: Config) -> str:
     text = f"{settings.name} {settings.variant}, {millions:.1f} million parameters"
     if settings.weights is None:
         return f"{text}, from scratch"
-    resolve(settings.weights, "segmenter")
+    _resolve("segmenter.weights", settings.weights, "segmenter")
     return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
 
 
@@ -187,25 +187,37 @@ def _segmenter_parameters(config: Config) -> int:
 def _weights(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     """What has to be on this machine for the configured arms."""
     if any(needs_pairs(arm) for arm in config.train.arms):
-        yield "depth", partial(_examine_folder, config.depth.model, "depth", ("config.json",))
-        yield "generator", partial(_examine_folder, config.generator.base, "pipeline", _PIPELINE_PARTS)
+        depth, base = config.depth.model, config.generator.base
+        yield "depth", partial(_examine_folder, "depth.model", depth, "depth", ("config.json",))
+        yield "generator", partial(_examine_folder, "generator.base", base, "pipeline", _PIPELINE_PARTS)
     if _LEARNABLE_ARM in config.train.arms:
         yield "features", partial(_examine_features, config.rla.features)
 
 
-def _examine_folder(source: str, part: str, contents: tuple[str, ...]) -> str:
-    folder = resolve(source, part)
+def _examine_folder(setting: str, source: str, part: str, contents: tuple[str, ...]) -> str:
+    folder = _resolve(setting, source, part)
     missing = [name for name in contents if not (folder / name).exists()]
     if missing:
         raise ModelError(
-            f"{folder} ({source}) is no complete {part}: {', '.join(missing)} missing. Get it again, or give "
+            f"{setting}: {folder} is no complete {part}: {', '.join(missing)} missing. Get it again, or give "
             "another source."
         )
     return f"{source}; licence: {licence_of(source)}"
 
 
+def _resolve(setting: str, source: str, part: str) -> Path:
+    """As `resolve`, with a message that names the setting."""
+    try:
+        return resolve(source, part)
+    except ModelError as error:
+        raise ModelError(f"{setting}: {error}") from error
+
+
 def _examine_features(source: str) -> str:
-    load_features(source)
+    try:
+        load_features(source)
+    except ModelError as error:
+        raise ModelError(f"rla.features: {error}") from error
     return f"{source}; licence: {licence_of(source)}"
 
 

@@ -145,8 +145,9 @@ def _commented(section: BaseModel, wanted: dict[str, Any], indent: str) -> Itera
         if description:
             yield f"{indent}# {description}"
         plain = section.model_dump(mode="json", include={name})
+        flow = None if isinstance(value, tuple) else False
         yield (
-            indent + yaml.safe_dump(plain, default_flow_style=None, allow_unicode=True, width=10**6).rstrip()
+            indent + yaml.safe_dump(plain, default_flow_style=flow, allow_unicode=True, width=10**6).rstrip()
         )
 
 
@@ -180,7 +181,7 @@ def _findings(samples: Sequence[Sample], groups: Path | None, config: Config) ->
         yield f"{patients} groups, which the split keeps whole"
     for part, source in (("pipeline", config.generator.base), ("depth", config.depth.model)):
         here = "on this machine" if _present(source, part) else "not on this machine"
-        yield f"weights of the preset: {source}, {here}; licence: {licence_of(source)}"
+        yield f"{part} weights: {source}, {here}; licence: {licence_of(source)}"
 
 
 def _present(source: str, part: str) -> bool:

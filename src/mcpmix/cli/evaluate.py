@@ -93,6 +93,7 @@ def _show(report: "FolderReport", out: Path | None) -> None:
                 [row.convention, row.metric, f"{row.value:.2f}", str(row.n), str(row.dropped), row.rule]
                 for row in report.conventions
             ],
+            left=(0, 1, 5),
         )
     for note in report.notes:
         typer.echo(f"note: {note}")

@@ -28,7 +28,7 @@ def list_models() -> None:
     from mcpmix.weights import list_weights
 
     rows = [[item.name, item.size, "yes" if item.present else "no", item.licence] for item in list_weights()]
-    show_table(["weights", "size", "here", "licence"], rows)
+    show_table(["weights", "size", "here", "licence"], rows, left=(0, 3))
 
 
 @app.command()
@@ -44,7 +44,7 @@ def build(
     corpus: Annotated[int | None, typer.Option(min=1, help="Number of phantom frames to draw.")] = None,
 ) -> None:
     """Train the embedded networks anew; a stopped build goes on where it was."""
-    from mcpmix.weights import build_weights
+    from mcpmix.building import build_weights
 
     with shown_progress() as progress:
         folders = build_weights(

@@ -137,6 +137,7 @@ class BarProgress:
             yield advance
         finally:
             self._bars.remove_task(bar)
+            self._bars.refresh()  # or the line below would be followed by the old bar once more
             self.say(task.ending(time.monotonic()))
 
     def say(self, message: str) -> None:
@@ -154,18 +155,21 @@ def _bars(console: "Console") -> "Bars":
         TimeRemainingColumn,
     )
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
     return Bars(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=16),
         TaskProgressColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeRemainingColumn(),
         TextColumn("left"),
-        TextColumn("{task.fields[note]}", markup=False),
+        TimeRemainingColumn(),
+        # The note gives way first where the terminal is narrow.
+        TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
         console=console,
+        transient=True,
+        expand=True,
         speed_estimate_period=_SECONDS_FOR_SPEED,
     )
 

@@ -1,5 +1,6 @@
 """Before a run: a configuration for own images, and a check of everything."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -43,10 +44,11 @@ def check(config: ConfigFile, overrides: Overrides = None) -> None:
 
     Looks at data, split, leakage, models, device and disk; shows the licences of the weights.
     """
-    from mcpmix.checks import check as examine
     from mcpmix.core.config import load_config
 
-    settings = load_config(config, overrides or ())
+    settings = load_config(config, overrides or ())  # first: its problems are cheap to find
+    from mcpmix.checks import check as examine
+
     with shown_progress() as progress:
         result = examine(settings, progress)
     for name, text in result.facts.items():
@@ -55,4 +57,5 @@ def check(config: ConfigFile, overrides: Overrides = None) -> None:
         typer.echo(f"Error: {problem}", err=True)
     if result.problems:
         raise typer.Exit(result.exit_code)
-    typer.echo(f"no problems; next: mcpmix run {config}")
+    command = shlex.join(["mcpmix", "run", str(config), *(overrides or ())])
+    typer.echo(f"no problems; next: {command}")

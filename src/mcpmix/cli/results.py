@@ -1,7 +1,9 @@
 """How results look on a terminal."""
 
 import json
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from mcpmix.core.artifacts import Artifact
 
 _LOG_WIDTH = 160  # columns of a table that goes to a file, where nothing says how wide a line may be
+_GAP = 3  # columns between two cells
 
 
 def show_report(report: "Artifact") -> None:
@@ -17,25 +20,41 @@ def show_report(report: "Artifact") -> None:
     from mcpmix.reporting.tables import from_json, region_columns, to_rows
 
     table = from_json(json.loads((report / "table.json").read_text(encoding="utf-8")))
-    heading, *rows = to_rows(table.select(region_columns()))
+    cells = to_rows(table.select(region_columns()))
     seeds = f"{len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}"
     typer.echo(f"\n{table.images} test images, mean ± standard deviation over {seeds}; * is the best mean")
-    show_table(heading, rows)
+    show_table(*_fitted(cells))
     typer.echo(f"\nreport: {report / 'report.html'}")
 
 
-def show_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: the first column to the left, numbers to the right, no cell cut."""
+def _fitted(cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows; on a narrow terminal arms become columns, so that numbers stay whole."""
+    width = sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True))
+    if width > _columns():
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    return cells[0], cells[1:]
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _LOG_WIDTH
+
+
+def show_table(heading: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> None:
+    """Print a table with no cell cut.
+
+    Args:
+        heading: names of the columns.
+        rows: their cells.
+        left: columns of text; all others are numbers, which stand to the right.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_LOG_WIDTH)
+    console = Console(highlight=False, width=_columns())
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(heading):
-        table.add_column(name, justify="right" if place else "left", overflow="fold")
+        table.add_column(name, justify="left" if place in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table, markup=False)

@@ -70,10 +70,12 @@ def report(config: ConfigFile, overrides: Overrides = None) -> None:
 
 def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
     from mcpmix.core.config import load_config
+
+    settings = load_config(config, overrides or ())  # first: its problems are cheap to find
     from mcpmix.pipeline import Pipeline
 
     with shown_progress() as progress:
-        artifact: Artifact = getattr(Pipeline(load_config(config, overrides or ()), progress), stage)
+        artifact: Artifact = getattr(Pipeline(settings, progress), stage)
     typer.echo(f"finished: {artifact.folder}")
 
 
@@ -85,11 +87,12 @@ def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
         overrides: settings to change.
         stage: "segmenters" or "evaluations".
     """
-    from mcpmix.checks import require_settings
     from mcpmix.core.config import load_config
-    from mcpmix.pipeline import Pipeline
 
     settings = load_config(config, overrides or ())
+    from mcpmix.checks import require_settings
+    from mcpmix.pipeline import Pipeline
+
     require_settings(settings)
     with shown_progress() as progress:
         made: dict[Run, Artifact] = getattr(Pipeline(settings, progress), stage)()
@@ -101,5 +104,5 @@ def _summary(artifact: "Artifact") -> str:
     counts = artifact.manifest["counts"]
     if "validation_dsc" not in counts:
         return f"test DSC {counts['dsc']:.1f} on {counts['images']} images"
-    warnings = "".join(f" Warning: {text}." for text in counts["warnings"])
+    warnings = "".join(f" Warning: {text}" for text in counts["warnings"][-1:])
     return f"validation DSC {counts['validation_dsc']:.1f} in epoch {counts['best_epoch']}.{warnings}"

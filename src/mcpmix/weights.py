@@ -1,0 +1,57 @@
+"""Weights that a configuration may name: which there are, under which terms, and which are on this machine.
+
+Layer 4, beside the pipeline.
+"""
+
+from dataclasses import dataclass
+
+from mcpmix.core.errors import ModelError
+from mcpmix.models.sources import EMBEDDED, KNOWN, embedded_folder, licence_of, resolve
+
+EMBEDDED_PARTS = ("pipeline", "depth", "features")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that a configuration may name.
+
+    Attributes:
+        name: what to write into the configuration.
+        size: for people.
+        present: whether they are on this machine.
+        licence: under which terms they come.
+    """
+
+    name: str
+    size: str
+    present: bool
+    licence: str
+
+
+def list_weights() -> list[Weights]:
+    """The embedded parts and all published weights that the program knows."""
+    embedded = [_embedded(part) for part in EMBEDDED_PARTS]
+    published = [
+        Weights(name, known.size, _present(name), known.licence)
+        for name, known in KNOWN.items()
+        if name != EMBEDDED
+    ]
+    return embedded + published
+
+
+def _embedded(part: str) -> Weights:
+    name = f"{EMBEDDED} ({part})"
+    try:
+        folder = embedded_folder(part)
+    except ModelError:
+        return Weights(name, KNOWN[EMBEDDED].size, False, licence_of(EMBEDDED))
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Weights(name, f"{size / 1e6:.1f} MB", True, licence_of(EMBEDDED))
+
+
+def _present(source: str) -> bool:
+    try:
+        resolve(source, "")
+    except ModelError:
+        return False
+    return True

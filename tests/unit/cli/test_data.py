@@ -1,0 +1,49 @@
+import csv
+
+import numpy as np
+from PIL import Image
+
+
+def test_phantom_folder_and_sheet_show_the_same_frames(mcpmix, tmp_path):
+    done = mcpmix(
+        "data", "phantom", "--out", tmp_path / "set", "--sheet", tmp_path / "sheet.png", "--patients", 2,
+        "--frames", 3, "--size", 32, "--seed", 5,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    rows = list(csv.DictReader((tmp_path / "set" / "groups.csv").open()))
+    assert len(rows) == 6
+    assert len({row["group"] for row in rows}) == 2
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape == (2 * 32 + 2, 3 * 32 + 2 * 2, 3)
+    for number, row in enumerate(rows):
+        image, mask = (
+            np.asarray(Image.open(tmp_path / "set" / kind / f"{row['id']}.png"))
+            for kind in ("images", "masks")
+        )
+        assert set(np.unique(mask)) <= {0, 255}
+        top, left = number // 3 * 34, number % 3 * 34
+        differ = (sheet[top : top + 32, left : left + 32] != image).any(axis=2)
+        assert differ.any()  # the outline
+        assert not (differ & (mask > 0)).any()  # and nothing else
+        assert differ.mean() < 0.2
+
+
+def test_phantom_folder_can_be_made_again_but_not_mixed(mcpmix, phantom_folder):
+    same = ("data", "phantom", "--out", phantom_folder, "--patients", 4, "--frames", 2, "--size", 32)
+    assert mcpmix(*same).code == 0
+    done = mcpmix(*same, "--seed", 1)
+    assert done.code == 5
+    assert "holds another phantom set" in done.err
+
+
+def test_phantom_does_not_write_between_other_files(mcpmix, tmp_path):
+    (tmp_path / "letter.txt").write_text("mine")
+    done = mcpmix("data", "phantom", "--out", tmp_path)
+    assert done.code == 5
+    assert "is not empty" in done.err
+
+
+def test_phantom_needs_a_place(mcpmix):
+    done = mcpmix("data", "phantom")
+    assert done.code == 2
+    assert "--out" in done.err

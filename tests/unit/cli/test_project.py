@@ -1,0 +1,235 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+import yaml
+from filelock import FileLock
+from PIL import Image
+
+from mcpmix.core.config import load_config
+
+
+def first(folder):
+    return sorted(folder.iterdir())[0]
+
+
+def error_of(done, code):
+    """The one message on stderr."""
+    assert done.code == code, done.err
+    assert done.err.count("Error: ") == 1
+    assert "Traceback" not in done.err
+    return done.err
+
+
+# --- init --------------------------------------------------------------------------------------------------
+
+
+def test_init_says_what_it_found_and_writes_a_configuration_that_loads(mcpmix, phantom_folder, tmp_path):
+    done = mcpmix(
+        "init", tmp_path / "my study", "--images", phantom_folder / "images", "--masks",
+        phantom_folder / "masks", "--groups", phantom_folder / "groups.csv",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "8 images with masks, 32 x 32 pixels" in done.out
+    assert "masks are named like their images" in done.out
+    assert "4 groups" in done.out
+    assert "CreativeML OpenRAIL-M" in done.out  # the licence of the preset's weights
+    file = tmp_path / "my study" / "mcpmix.yaml"
+    assert f"mcpmix check {file}" in done.out.replace("'", "")
+    config = load_config(file)
+    assert config.name == "my-study"
+    assert config.data.images.resolve() == phantom_folder / "images"
+    assert config.data.groups.resolve() == phantom_folder / "groups.csv"
+    assert config.output == file.parent / "runs"
+    text = file.read_text()
+    assert "  images: ../set/images\n" in text
+    assert "  # Side in pixels of the square that all networks see.\n  size: 384\n" in text
+    assert "  arms: [full-sup, mcpmix, mcpmix-rla]\n" in text
+
+
+def test_init_keeps_every_value_of_the_preset(mcpmix, config):
+    written = load_config(config)
+    preset = load_config_of_preset("tiny")
+    for section in ("depth", "generator", "finetune", "synthesis", "segmenter", "rla", "runtime"):
+        assert getattr(written, section) == getattr(preset, section)
+
+
+def load_config_of_preset(name):
+    from mcpmix.core.config import resolve_config
+
+    return resolve_config({"preset": name})
+
+
+def test_init_names_the_suffix_and_warns_without_groups(mcpmix, phantom_folder, tmp_path):
+    for mask in (phantom_folder / "masks").iterdir():
+        mask.rename(mask.with_name(f"{mask.stem}_mask.png"))
+    done = mcpmix(
+        "init", tmp_path / "s", "--images", phantom_folder / "images", "--masks", phantom_folder / "masks"
+    )
+    assert "masks are named IMAGE_mask" in done.out
+    assert "every image is its own group" in done.out
+
+
+def test_init_writes_far_paths_absolutely(mcpmix, phantom_folder, tmp_path):
+    deep = tmp_path / "a" / "b" / "c" / "d" / "e"
+    done = mcpmix("init", deep, "--images", phantom_folder / "images", "--masks", phantom_folder / "masks")
+    assert done.code == 0, done.err
+    assert load_config(deep / "mcpmix.yaml").data.images == phantom_folder / "images"
+
+
+def test_init_never_overwrites_unless_forced(mcpmix, config, phantom_folder):
+    before = config.read_text()
+    arguments = (
+        "init",
+        config.parent,
+        "--images",
+        phantom_folder / "images",
+        "--masks",
+        phantom_folder / "masks",
+    )
+    assert f"{config} exists" in error_of(mcpmix(*arguments), 5)
+    assert config.read_text() == before
+    assert mcpmix(*arguments, "--force").code == 0
+    assert config.read_text() != before
+
+
+def test_init_of_bad_folders_writes_nothing(mcpmix, phantom_folder, tmp_path):
+    first(phantom_folder / "masks").unlink()
+    arguments = ("--images", phantom_folder / "images", "--masks", phantom_folder / "masks")
+    assert "has no mask" in error_of(mcpmix("init", tmp_path / "study", *arguments), 3)
+    assert "unknown preset smal: did you mean small?" in error_of(
+        mcpmix("init", tmp_path / "study", *arguments, "--preset", "smal"), 2
+    )
+    assert not (tmp_path / "study").exists()
+
+
+# --- check -------------------------------------------------------------------------------------------------
+
+
+def test_check_of_a_good_configuration(mcpmix, config):
+    done = mcpmix("check", config, "train.epochs=3")
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert "data: 8 images of 4 groups; 4 for train, 2 for validation, 2 for test" in done.out
+    assert "trainings: 3 (full-sup; seeds 0, 1, 2)" in done.out
+    assert "GB free" in done.out
+    assert done.out.rstrip().endswith(f"mcpmix run {config} train.epochs=3")
+    assert not (config.parent / "runs").exists()
+
+
+def test_check_finds_problems_of_every_kind_at_once(mcpmix, config, phantom_folder):
+    first(phantom_folder / "masks").unlink()
+    (phantom_folder / "images" / "p003_f00.png").write_bytes(b"no image")
+    (config.parent / "runs").write_text("a file in the way")
+    done = mcpmix(
+        "check", config, "train.arms=[full-sup, mcpmx, mcpmix]", "segmenter.variant=b9",
+        "runtime.device=cuda:99", "depth.model=nobody/nothing", "generator.base=nobody/nothing-else",
+    )  # fmt: skip
+    assert done.code == 2  # configuration is the gravest
+    for text in ("p000_f00.png has no mask", "p003_f00.png cannot be read", "no strategy 'mcpmx'",
+                 "unknown 'b9'", "'cuda:99' cannot be used", "No weights for 'nobody/nothing'",
+                 "'nobody/nothing-else'", "runs is a file"):  # fmt: skip
+        assert text in done.err, text
+    assert "Traceback" not in done.err
+
+
+def test_check_refuses_copies_across_the_split(mcpmix, config, phantom_folder):
+    images = phantom_folder / "images"
+    for group in ("p003", "p006", "p009"):
+        (images / f"{group}_f00.png").write_bytes((images / "p000_f00.png").read_bytes())
+    assert "identical pixels" in error_of(mcpmix("check", config), 3)
+
+
+# --- bad input ---------------------------------------------------------------------------------------------
+
+
+def break_nothing(folder):
+    del folder
+
+
+def remove_mask(folder):
+    first(folder / "masks").unlink()
+
+
+def shrink_mask(folder):
+    Image.fromarray(np.zeros((16, 20), np.uint8)).save(first(folder / "masks"))
+
+
+def damage_image(folder):
+    path = first(folder / "images")
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def drop_group(folder):
+    rows = list(csv.reader((folder / "groups.csv").open()))
+    with (folder / "groups.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows[:-1])
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+@pytest.mark.parametrize(
+    ("damage", "overrides", "code", "message"),
+    [
+        (remove_mask, (), 3, "p000_f00.png has no mask"),
+        (shrink_mask, (), 3, "is 20 x 16 pixels, but its image"),
+        (damage_image, (), 3, "p000_f00.png cannot be read"),
+        (drop_group, (), 3, "is not in"),
+        (break_nothing, ("data.images=/nowhere",), 3, "/nowhere does not exist"),
+        (break_nothing, ("train.epoch=3",), 2, "unknown key train.epoch: did you mean epochs?"),
+        (break_nothing, ("train.epochs=many",), 2, "train.epochs"),
+        (break_nothing, ("epochs",), 2, "override 'epochs': expected key=value"),
+        (break_nothing, ("train.arms=[]",), 2, "train.arms: empty"),
+        (break_nothing, ("train.seeds=[1, 1]",), 2, "train.seeds: [1, 1] names one twice"),
+        (break_nothing, ("segmenter.name=segfromer",), 2, "did you mean segformer?"),
+        (break_nothing, ("train.arms=[mcpmix]", "depth.model=/nowhere"), 4, "No weights for '/nowhere'"),
+    ],
+)
+def test_bad_input_gives_one_message(
+    mcpmix, config, phantom_folder, command, damage, overrides, code, message
+):
+    damage(phantom_folder)
+    done = mcpmix(command, config, *overrides)
+    if message == "No weights for '/nowhere'":  # the embedded weights may be missing as well
+        assert (done.code, message in done.err) == (code, True)
+    else:
+        assert message in error_of(done, code)
+
+
+def test_missing_configuration(mcpmix, tmp_path):
+    assert "No configuration at" in error_of(mcpmix("check", tmp_path / "none.yaml"), 2)
+
+
+def test_all_typing_mistakes_of_a_configuration_at_once(mcpmix, config):
+    tree = yaml.safe_load(config.read_text())
+    tree["trian"] = tree.pop("train")
+    tree["data"]["sise"] = 3
+    config.write_text(yaml.safe_dump(tree))
+    message = error_of(mcpmix("check", config), 2)
+    assert "unknown key trian: did you mean train?" in message
+    assert "unknown key data.sise: did you mean size?" in message
+
+
+def test_missing_split_file_is_named_even_if_the_images_are_bad(mcpmix, config, phantom_folder):
+    remove_mask(phantom_folder)
+    message = error_of(mcpmix("check", config, "data.split.file=/nowhere.json"), 3)
+    assert "has no mask" in message
+    assert "/nowhere.json" in message
+
+
+def test_a_folder_in_use_by_another_run(mcpmix, config):
+    run = config.parent / "runs" / "study"
+    run.mkdir(parents=True)
+    with FileLock(run / ".dataset.lock"):
+        message = error_of(mcpmix("depth", config), 5)
+    assert f"{run / 'dataset'} is in use by another run" in message
+
+
+def test_what_is_finished_is_kept_when_a_later_run_fails(mcpmix, config, phantom_folder):
+    weightless = ("train.arms=[mcpmix]", "depth.model=/nowhere")
+    assert mcpmix("depth", config, *weightless).code == 4  # after the data set is made
+    index = config.parent / "runs" / "study" / "dataset" / "index.json"
+    samples = json.loads(index.read_text())["samples"]
+    remove_mask(phantom_folder)
+    assert mcpmix("depth", config, *weightless).code == 3
+    assert json.loads(index.read_text())["samples"] == samples

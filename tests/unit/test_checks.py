@@ -1,0 +1,88 @@
+import json
+import struct
+
+import pytest
+
+from mcpmix.checks import check, estimate_bytes, require_settings
+from mcpmix.core.config import resolve_config
+from mcpmix.core.errors import ConfigError, ModelError, StorageError
+from mcpmix.models.segmenters import build_segmenter
+
+
+def phantom_config(tmp_path, *overrides):
+    tree = {"preset": "tiny", "output": str(tmp_path / "runs"), "train": {"arms": ["full-sup"]}}
+    return resolve_config(tree, overrides)
+
+
+def test_a_phantom_needs_no_files(tmp_path):
+    result = check(phantom_config(tmp_path))
+    assert result.problems == ()
+    assert result.exit_code == 0
+    assert result.facts["data"].startswith("phantom; 4 patients for train")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_size_that_the_phantom_cannot_draw(tmp_path):
+    result = check(phantom_config(tmp_path, "data.size=1"))
+    assert [problem.exit_code for problem in result.problems] == [3]
+
+
+def test_the_gravest_problem_decides(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    storage = check(phantom_config(tmp_path))
+    assert [type(problem) for problem in storage.problems] == [StorageError]
+    assert storage.exit_code == 5
+    both = check(phantom_config(tmp_path, "train.arms=[nothing]", "depth.model=/nowhere"))
+    assert {type(problem) for problem in both.problems} >= {StorageError, ModelError, ConfigError}
+    assert both.exit_code == 2
+
+
+def test_weights_are_looked_at_only_where_an_arm_needs_them(tmp_path):
+    settings = ("depth.model=/nowhere", "generator.base=/no-base", "rla.features=/no-features")
+    require_settings(phantom_config(tmp_path, *settings))
+    with pytest.raises(ModelError) as caught:
+        require_settings(phantom_config(tmp_path, *settings, "train.arms=[mcpmix]"))
+    assert "depth.model: No weights for '/nowhere'" in str(caught.value)
+    assert "generator.base: No weights for '/no-base'" in str(caught.value)
+    assert "rla.features" not in str(caught.value)
+    with pytest.raises(ModelError, match=r"rla\.features: .*/no-features"):
+        require_settings(phantom_config(tmp_path, *settings, "train.arms=[mcpmix-rla]"))
+
+
+def test_incomplete_weights_are_named(tmp_path):
+    (tmp_path / "base" / "unet").mkdir(parents=True)
+    settings = (f"generator.base={tmp_path / 'base'}", f"depth.model={tmp_path}", "train.arms=[mcpmix]")
+    with pytest.raises(ModelError) as caught:
+        require_settings(phantom_config(tmp_path, *settings))
+    assert "is no complete pipeline: vae, text_encoder, tokenizer, scheduler missing" in str(caught.value)
+    assert "is no complete depth: config.json missing" in str(caught.value)
+
+
+def test_segmenter_weights_must_be_here(tmp_path):
+    with pytest.raises(ModelError, match="segmenter.weights: .*NVIDIA Source Code License"):
+        require_settings(phantom_config(tmp_path, "segmenter.weights=nvidia/mit-b0"))
+
+
+def test_estimate_of_a_run_without_pairs(tmp_path):
+    config = phantom_config(tmp_path, "train.seeds=[0]", "data.size=64")
+    network = build_segmenter("segformer", "nano")
+    weights = 4 * sum(parameter.numel() for parameter in network.parameters())
+    frames = 4 * 6 + 12 * 4
+    # The result, two checkpoints of four tensors each; masks at one bit; frames at 2.5 bytes per pixel.
+    expected = 9 * weights + 12 * 4 * 64**2 / 8 + frames * 64**2 * 2.5
+    assert estimate_bytes(config) == pytest.approx(expected)
+
+
+def test_estimate_reads_the_size_of_the_generator_from_its_header(tmp_path):
+    unet = tmp_path / "base" / "unet"
+    unet.mkdir(parents=True)
+    header = json.dumps(
+        {"__metadata__": {}, "w": {"dtype": "F16", "shape": [1000, 2000], "data_offsets": [0, 4000000]}}
+    ).encode()
+    (unet / "diffusion_pytorch_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    paired = ("train.arms=[mcpmix]", f"generator.base={tmp_path / 'base'}", "data.size=64")
+    stored = estimate_bytes(phantom_config(tmp_path, *paired))
+    moving = estimate_bytes(phantom_config(tmp_path, *paired, "synthesis.source=on-the-fly"))
+    assert stored - moving == pytest.approx(24 * 4 * 64**2 * 2.5)  # 24 frames, 4 replicas
+    plain = estimate_bytes(phantom_config(tmp_path, "data.size=64"))
+    assert moving - plain == pytest.approx(8 * 4 * 0.45 * 2e6 + 24 * 64**2 * 2)
