@@ -1,5 +1,6 @@
 """Shared by all tests: small models with random weights, in the folder layout of trained ones."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,34 +42,39 @@ def random_models(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def small_config(random_models, tmp_path) -> Config:
-    """A complete run on a few phantom frames, seconds long."""
-    return make_config(random_models, tmp_path)
+@pytest.fixture(scope="session")
+def make_config(random_models) -> Callable[..., Config]:
+    """A complete run on a few phantom frames, seconds long: `make_config(output, "key=value", ...)`."""
+
+    def make(output: Path, *overrides: str) -> Config:
+        return resolve_config({**SMALL_RUN, **_models(random_models), "output": str(output)}, overrides)
+
+    return make
 
 
-def make_config(models: Path, output: Path, *overrides: str) -> Config:
-    """The configuration behind `small_config`, with overrides."""
-    tree = {
-        "preset": "demo-fast",
-        "name": "small",
-        "output": str(output),
-        "data": {
-            "size": SIZE,
-            "phantom": {
-                "train_patients": 2,
-                "validation_patients": 1,
-                "test_patients": 1,
-                "frames_per_patient": 2,
-                "test_frames_per_patient": 2,
-            },
+SMALL_RUN = {
+    "preset": "demo-fast",
+    "name": "small",
+    "data": {
+        "size": SIZE,
+        "phantom": {
+            "train_patients": 2,
+            "validation_patients": 1,
+            "test_patients": 1,
+            "frames_per_patient": 2,
+            "test_frames_per_patient": 2,
         },
-        "depth": {"model": str(models / "depth")},
-        "generator": {"base": str(models / "pipeline")},
-        "finetune": {"steps": 2, "batch_size": 2, "warmup_steps": 1, "save_every": 1, "augment": False, "colour": 0},
-        "synthesis": {"replicas": 2, "steps": 2, "batch_size": 2, "guidance": 1.0},
-        "train": {"epochs": 2, "batch_size": 2, "validate_every": 1, "seeds": [0]},
-        "rla": {"features": str(models / "features"), "mmd_every": 1},
-        "runtime": {"threads": 1, "jobs": 1},
+    },
+    "finetune": {"steps": 2, "batch_size": 2, "warmup_steps": 1, "save_every": 1, "augment": False, "colour": 0},
+    "synthesis": {"replicas": 2, "steps": 2, "batch_size": 2, "guidance": 1.0},
+    "train": {"epochs": 2, "batch_size": 2, "validate_every": 1, "seeds": [0]},
+    "runtime": {"threads": 1, "jobs": 1},
+}
+
+
+def _models(folder: Path) -> dict[str, dict[str, object]]:
+    return {
+        "depth": {"model": str(folder / "depth")},
+        "generator": {"base": str(folder / "pipeline")},
+        "rla": {"features": str(folder / "features"), "mmd_every": 1},
     }
-    return resolve_config(tree, overrides)

@@ -59,8 +59,8 @@ def test_incomplete_weights_are_named(tmp_path):
 
 
 def test_segmenter_weights_must_be_here(tmp_path):
-    with pytest.raises(ModelError, match="segmenter.weights: .*NVIDIA Source Code License"):
-        require_settings(phantom_config(tmp_path, "segmenter.weights=nvidia/mit-b0"))
+    with pytest.raises(ModelError, match=r"segmenter\.weights: No weights for .nobody/nothing"):
+        require_settings(phantom_config(tmp_path, "segmenter.weights=nobody/nothing"))
 
 
 def test_estimate_of_a_run_without_pairs(tmp_path):

@@ -1,0 +1,74 @@
+import math
+
+import pytest
+import torch
+
+from mcpmix.core.errors import DataError, TrainingError
+from mcpmix.core.progress import SILENT
+from mcpmix.core.runtime import setup
+from mcpmix.pipeline import Pipeline
+from mcpmix.stages import train
+
+
+@pytest.fixture
+def prepared(make_config, tmp_path):
+    """A configuration with its data set and without pairs."""
+    config = make_config(tmp_path, "train.epochs=4", "train.arms=[full-sup]")
+    return config, train.Inputs(Pipeline(config).dataset), setup("cpu", "float32", 1, True)
+
+
+def test_stopped_after_two_epochs_and_resumed_equals_uninterrupted(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    whole = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    whole.fit(SILENT)
+    assert [row["epoch"] for row in whole.log.rows()] == [1, 2, 3, 4]
+
+    folder = tmp_path / "stopped"
+    folder.mkdir()
+    stopped = train.Trainer(config, inputs, "full-sup", 0, folder, runtime)
+    stopped.epochs = 2  # as if killed after the second epoch's checkpoint
+    stopped.fit(SILENT)
+    stopped.log.append(epoch=3, loss=0.1)  # the row was written, its checkpoint was not
+    resumed = train.Trainer(config, inputs, "full-sup", 0, folder, runtime)
+    resumed.fit(SILENT)
+    for name, value in whole.network.state_dict().items():
+        assert torch.equal(value, resumed.network.state_dict()[name]), name
+    assert whole.log.rows() == resumed.log.rows()
+    assert whole.best_dsc == resumed.best_dsc
+
+
+def test_a_loss_that_is_not_finite_names_the_samples(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    with torch.no_grad():
+        next(iter(trainer.network.parameters())).fill_(math.nan)
+    with pytest.raises(TrainingError, match="samples p0"):
+        trainer._run_epoch(1)
+
+
+def test_pairs_are_asked_for(prepared):
+    config, inputs, _ = prepared
+    with pytest.raises(DataError, match="mcpmix synthesize"):
+        train.key(config, inputs, "mcpmix-rla", 0)
+
+
+def test_last_batch_is_filled_up_and_every_sample_is_seen(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    config = config.model_copy(update={"train": config.train.model_copy(update={"batch_size": 3})})
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    batches = list(trainer._batches(1))
+    assert [len(batch.ids) for batch in batches] == [3, 3]
+    assert {name for batch in batches for name in batch.ids} == set(trainer.train.ids)
+
+
+def test_masks_stay_hard_under_augmentation(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    for batch in trainer._batches(3):
+        assert set(batch.masks.unique().tolist()) <= {0.0, 1.0}
+
+
+def test_unknown_arms_are_listed():
+    assert train.check_arms(("full-sup", "mixup?")) == [
+        "train.arms: no strategy 'mixup?'; known: full-sup, mcpmix, mcpmix-rla, mcpmix-stepwise, mcpmix-cosine"
+    ]
