@@ -119,15 +119,14 @@ def measure_columns(border: Integers, far: int, gaps: Integers) -> None:
     """
     height, width = gaps.shape
     number = gaps.dtype.type  # 16-bit sums stay 16 bits wide, so that one instruction does many
-    above = gaps[height - 1]
     for j in range(width):
-        above[j] = far
-    for i in range(height):
+        gaps[0, j] = far if border[0, j] == 0 else 0
+    for i in range(1, height):
         edge = border[i]
+        above = gaps[i - 1]
         here = gaps[i]
         for j in range(width):
             here[j] = number(above[j] + 1) if edge[j] == 0 else number(0)
-        above = here
     for i in range(height - 2, -1, -1):
         below = gaps[i + 1]
         here = gaps[i]
@@ -145,7 +144,7 @@ def measure(pixels: Integers, gaps: Integers, squared: Integers) -> float:
     `measure_rows` does the work.
 
     Args:
-        pixels: (n,) flat positions of the boundary pixels of the one mask in the frame.
+        pixels: (n,) flat positions of the boundary pixels of the one mask in the frame, in rising order.
         gaps: (h, w) column distances of the other.
         squared: (n,) receives the squared distances.
 
@@ -155,9 +154,13 @@ def measure(pixels: Integers, gaps: Integers, squared: Integers) -> float:
     width = gaps.shape[1]
     budget = _SEARCH_BUDGET * gaps.size
     total = 0.0
+    i, row_start = 0, 0
     for n in range(pixels.size):
-        row = gaps[pixels[n] // width]
-        column = pixels[n] % width
+        while pixels[n] - row_start >= width:  # a division per pixel would take longer
+            i += 1
+            row_start += width
+        row = gaps[i]
+        column = pixels[n] - row_start
         gap = np.int64(row[column])
         best = gap * gap
         step = 1

@@ -111,7 +111,8 @@ def _map(pairs: Sequence[FilePair], options: FolderOptions) -> Iterator[ImageSco
 def _score_image(pair: FilePair, options: FolderOptions) -> ImageScore | str:
     try:
         truth, prediction, thresholded = read_pair(pair, options.threshold)
-        scores, counts = score_with_counts(truth, prediction, options.tolerances, options.band, options.rule)
+        pair_of_masks = truth.view(np.bool_), prediction.view(np.bool_)  # checked already
+        scores, counts = score_with_counts(*pair_of_masks, options.tolerances, options.band, options.rule)
     except DataError as error:
         return f"{pair.name}: {error}"
     return ImageScore(pair, scores, counts, thresholded)

@@ -126,6 +126,6 @@ def percentile_of_union(measured: Boundaries, fraction: float = _PERCENTILE) -> 
     position = fraction * (squared.size - 1)
     low = math.floor(position)
     high = min(low + 1, squared.size - 1)
-    ordered = np.partition(squared, (low, high))
-    lower, upper = math.sqrt(ordered[low]), math.sqrt(ordered[high])
+    squared.partition((low, high))
+    lower, upper = math.sqrt(squared[low]), math.sqrt(squared[high])
     return lower + (upper - lower) * (position - low)
