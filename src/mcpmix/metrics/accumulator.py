@@ -69,9 +69,9 @@ class RegionAccumulator:
                 f"names must have one entry per image, but {len(names)} came for {len(prediction)}."
             )
         ones = truth if truth.dtype == torch.bool else truth == 1
-        odd = torch.zeros_like(ones) if ones is truth else ~ones & (truth != 0)
-        sums = [mask.flatten(1).sum(1) for mask in (ones, prediction, ones & prediction, odd)]
-        self._pending.append((torch.stack(sums, 1), prediction[0].numel()))
+        sums = [mask.flatten(1).sum(1) for mask in (ones, prediction, ones & prediction)]
+        odd = torch.zeros_like(sums[0]) if ones is truth else (truth != 0).flatten(1).sum(1) - sums[0]
+        self._pending.append((torch.stack([*sums, odd], 1), prediction[0].numel()))
         self._names += names if names is not None else [None] * len(prediction)
 
     def compute(self) -> dict[str, float]:

@@ -204,7 +204,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 
 def _clear(out: Path) -> None:
     if out.exists():
-        strangers = sorted(path.name for path in out.iterdir() if path.name not in _OWN_FILES)
+        own = _OWN_FILES if (out / "images.csv").is_file() else set()
+        strangers = sorted(path.name for path in out.iterdir() if path.name not in own)
         if strangers:
             raise StorageError(
                 f"{out} must be empty or hold an earlier report, but it has {', '.join(strangers[:5])}. "

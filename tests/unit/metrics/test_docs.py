@@ -1,4 +1,4 @@
-"""The page on metrics: its tables are those of the stored results, its examples run, its contract is the code's."""
+"""The page on metrics: its tables are those of the stored results, its first example runs."""
 
 import re
 import subprocess

@@ -142,6 +142,9 @@ class TestFiles:
             "worst",
         ]
         assert len(list((root / "out" / "worst").iterdir())) == 2
+        (root / "mine" / "worst").mkdir(parents=True)
+        with pytest.raises(StorageError, match="has worst"):
+            score_folder(root / "truth", root / "good", out=root / "mine")
         (root / "out" / "thesis.doc").write_text("mine")
         with pytest.raises(StorageError, match=r"has thesis\.doc\. Choose another folder"):
             score_folder(root / "truth", root / "good", out=root / "out")
