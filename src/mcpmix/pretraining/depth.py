@@ -30,7 +30,9 @@ def train_depth(
 
     def step(index: int) -> float:
         images, depth = depth_batch(corpus, index, batch_size)
-        error = model(images).predicted_depth - depth
+        with torch.autocast("cpu", torch.bfloat16):
+            predicted = model(images).predicted_depth
+        error = predicted.float() - depth
         loss = error.abs().mean() + error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

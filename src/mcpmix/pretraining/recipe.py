@@ -32,9 +32,9 @@ PROMPTS = [
 class BuildSteps:
     """Optimiser steps per network; the defaults made the published weights."""
 
-    autoencoder: int = 2000
-    base: int = 8000
-    depth: int = 1500
+    autoencoder: int = 3000
+    base: int = 6000
+    depth: int = 800
     features: int = 1000
 
 
