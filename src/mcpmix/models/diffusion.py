@@ -4,6 +4,7 @@ Stable Diffusion 1.5 and the embedded model go through the same functions; every
 (prediction type, noise schedule, latent scale, text length) is read from the folder's configuration files.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderTiny,
     ControlNetModel,
     DDPMScheduler,
     DPMSolverMultistepScheduler,
@@ -22,13 +24,16 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from mcpmix.core.errors import ModelError
 
+Autoencoder = AutoencoderKL | AutoencoderTiny
+_AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
+
 
 @dataclass
 class DiffusionBase:
     """The parts of a text-conditioned latent diffusion model, all on one device."""
 
     unet: UNet2DConditionModel
-    vae: AutoencoderKL
+    vae: Autoencoder
     text_encoder: CLIPTextModel
     tokenizer: CLIPTokenizer
     scheduler: SchedulerMixin
@@ -46,10 +51,16 @@ class DiffusionBase:
         return self
 
     @property
+    def latent_factor(self) -> int:
+        """How many times smaller than the image its latents are, per side."""
+        config = self.vae.config
+        widths = config.get("block_out_channels") or config.get("encoder_block_out_channels")
+        return int(2 ** (len(widths) - 1))
+
+    @property
     def image_multiple(self) -> int:
         """Image sides must be a multiple of this: VAE factor times UNet factor."""
-        vae_factor = 2 ** (len(self.vae.config.block_out_channels) - 1)
-        return int(vae_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
+        return int(self.latent_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
 
 
 def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> DiffusionBase:
@@ -73,7 +84,7 @@ def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> Diffusi
     try:
         return DiffusionBase(
             unet=UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=dtype),
-            vae=AutoencoderKL.from_pretrained(folder / "vae", torch_dtype=dtype),
+            vae=load_autoencoder(folder / "vae", dtype),
             text_encoder=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=dtype),
             tokenizer=CLIPTokenizer.from_pretrained(folder / "tokenizer"),
             scheduler=DPMSolverMultistepScheduler.from_pretrained(folder / "scheduler"),
@@ -82,10 +93,17 @@ def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> Diffusi
         raise ModelError(f"Cannot load the diffusion model in {folder}: {error}") from error
 
 
-def load_autoencoder(folder: Path) -> AutoencoderKL:
-    """A frozen float32 autoencoder from its own folder."""
+def load_autoencoder(folder: Path, dtype: torch.dtype = torch.float32) -> Autoencoder:
+    """A frozen autoencoder from its own folder; its configuration says which of the known kinds it is.
+
+    Raises:
+        ModelError: it is missing, damaged or of an unknown kind.
+    """
     try:
-        vae: AutoencoderKL = AutoencoderKL.from_pretrained(folder, torch_dtype=torch.float32)
+        name = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_class_name")
+        if name not in _AUTOENCODERS:
+            raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(_AUTOENCODERS)}.")
+        vae: Autoencoder = _AUTOENCODERS[name].from_pretrained(folder, torch_dtype=dtype)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
     return vae.eval().requires_grad_(False)
@@ -111,14 +129,21 @@ def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.floa
 # --- latents and prompts ---------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def encode_images(vae: AutoencoderKL, images: Tensor) -> Tensor:
-    """B,3,H,W in [-1, 1] to scaled latents (the mode of the posterior: no randomness to keep track of)."""
-    return vae.encode(images).latent_dist.mode() * vae.config.scaling_factor
+def raw_latents(vae: Autoencoder, images: Tensor) -> Tensor:
+    """B,3,H,W in [-1, 1] to unscaled latents (a posterior's mode: no randomness to keep track of)."""
+    encoded = vae.encode(images)
+    latents: Tensor = encoded.latents if "latents" in encoded else encoded.latent_dist.mode()
+    return latents
 
 
 @torch.no_grad()
-def decode_latents(vae: AutoencoderKL, latents: Tensor) -> Tensor:
+def encode_images(vae: Autoencoder, images: Tensor) -> Tensor:
+    """B,3,H,W in [-1, 1] to scaled latents."""
+    return raw_latents(vae, images) * vae.config.scaling_factor
+
+
+@torch.no_grad()
+def decode_latents(vae: Autoencoder, latents: Tensor) -> Tensor:
     """Scaled latents to images B,3,H,W in [-1, 1]."""
     images: Tensor = vae.decode(latents / vae.config.scaling_factor).sample
     return images.clamp(-1, 1)

@@ -83,7 +83,7 @@ class Generator:
         scheduler: DPMSolverMultistepScheduler,
     ) -> tuple[Tensor, int]:
         """First latents and the index of the first timestep to run."""
-        factor = 2 ** (len(self.base.vae.config.block_out_channels) - 1)
+        factor = self.base.latent_factor
         shape = (
             self.base.unet.config.in_channels,
             condition.shape[2] // factor,

@@ -37,7 +37,11 @@ class Segformer(nn.Module):
         if variant not in _SEGFORMER:
             raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(_SEGFORMER)}.")
         depths, widths, decoder = _SEGFORMER[variant]
+        narrow = variant == "nano"
         config = SegformerConfig(
+            # From the usual 0.02, made for wide layers, a narrow network learns nothing for hundreds of steps.
+            initializer_range=0.1 if narrow else 0.02,
+            drop_path_rate=0.0 if narrow else 0.1,
             depths=depths,
             hidden_sizes=widths,
             decoder_hidden_size=decoder,

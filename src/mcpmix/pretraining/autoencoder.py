@@ -1,4 +1,4 @@
-"""Trains the embedded autoencoder: L1 on pixels and on their differences, with a trace of KL."""
+"""Trains the embedded autoencoder: L1 on pixels, on their differences and on their local means."""
 
 from pathlib import Path
 
@@ -9,16 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.seeding import numpy_rng, torch_rng
+from mcpmix.core.seeding import numpy_rng
 from mcpmix.models.blueprints import build_autoencoder
-from mcpmix.models.diffusion import AutoencoderKL
+from mcpmix.models.diffusion import Autoencoder, raw_latents
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.training.resumable import run_steps
-
-# Per latent value and against a mean over pixels: as small as Stable Diffusion's, whose error is a sum over
-# pixels. A thousand times more, and the weak channels that carry hue are given up.
-_KL_WEIGHT = 1e-9
-_CROP_SHARE = 0.75  # of the steps see crops of half the side: more steps for the same pixels
 
 
 def train_autoencoder(
@@ -27,9 +22,9 @@ def train_autoencoder(
     *,
     steps: int,
     batch_size: int = 8,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 1e-3,
     progress: Progress = SILENT,
-) -> nn.Module:
+) -> Autoencoder:
     """Train, measure the scale of the latents and save in diffusers' layout to `folder/vae`."""
     torch.manual_seed(0)
     model = build_autoencoder()
@@ -37,14 +32,10 @@ def train_autoencoder(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
 
     def step(index: int) -> float:
-        cropped = index < _CROP_SHARE * steps
         images = image_batch(corpus, index, batch_size)
-        images = random_crops(images, index) if cropped else images
         with torch.autocast("cpu", torch.bfloat16):
-            posterior = model.encode(images).latent_dist
-            latents = posterior.sample(generator=torch_rng("autoencoder", index))
-            output = model.decode(latents).sample
-        loss = reconstruction_loss(output.float(), images) + _KL_WEIGHT * posterior.kl().float().mean()
+            output = model.decode(raw_latents(model, images)).sample
+        loss = reconstruction_loss(output.float(), images)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -76,14 +67,6 @@ def image_batch(corpus: Corpus, index: int, batch_size: int) -> Tensor:
     return images.flip(-1) if rng.random() < 0.5 else images
 
 
-def random_crops(images: Tensor, index: int) -> Tensor:
-    """Two random crops of half the side of each image: B,C,S,S to 2B,C,S/2,S/2."""
-    half = images.shape[-1] // 2
-    places = numpy_rng("crop", index).integers(half + 1, size=(2 * len(images), 2))
-    twice = torch.cat([images, images])
-    return torch.stack([image[:, y : y + half, x : x + half] for image, (y, x) in zip(twice, places, strict=True)])
-
-
 def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
     """Mean absolute error of pixels, of their differences (edges) and of 8x8 means (colour)."""
     error = output - target
@@ -92,7 +75,5 @@ def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _sample_latents(model: AutoencoderKL, corpus: Corpus, batches: int = 16) -> Tensor:
-    return torch.cat(
-        [model.encode(image_batch(corpus, -1 - i, 8)).latent_dist.mode() for i in range(batches)]
-    )
+def _sample_latents(model: Autoencoder, corpus: Corpus, batches: int = 16) -> Tensor:
+    return torch.cat([raw_latents(model, image_batch(corpus, -1 - i, 8)) for i in range(batches)])

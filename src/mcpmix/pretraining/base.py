@@ -12,6 +12,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeding import numpy_rng, torch_rng
 from mcpmix.models import blueprints
 from mcpmix.models.diffusion import (
+    Autoencoder,
     DiffusionBase,
     encode_images,
     noise_schedule,
@@ -41,7 +42,7 @@ class TextAndDenoiser(nn.Module):
 
 def train_base(
     corpus: Corpus,
-    vae: nn.Module,
+    vae: Autoencoder,
     prompts: list[str],
     folder: Path,
     *,
@@ -131,7 +132,7 @@ def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> N
     save_base(averaged, folder)
 
 
-def latent_cache(vae: nn.Module, corpus: Corpus, path: Path, progress: Progress = SILENT) -> np.ndarray:
+def latent_cache(vae: Autoencoder, corpus: Corpus, path: Path, progress: Progress = SILENT) -> np.ndarray:
     """Latents of all images and of their mirror images, 2,N,C,h,w float16, computed once."""
     if path.exists():
         return np.load(path)

@@ -32,7 +32,7 @@ PROMPTS = [
 class BuildSteps:
     """Optimiser steps per network; the defaults made the published weights."""
 
-    autoencoder: int = 3000
+    autoencoder: int = 4500
     base: int = 6000
     depth: int = 800
     features: int = 1000
