@@ -6,6 +6,8 @@ Each stage is a folder below the run's folder. Asking for one makes everything i
 """
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cached_property
@@ -24,7 +26,7 @@ from mcpmix.core.config import Config, to_yaml
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.relay import Channel, ChannelProgress, end_with_parent, relay
 from mcpmix.core.runtime import Runtime, core_count, setup, worker_count
-from mcpmix.stages import dataset, depth, evaluate, finetune, report, synthesize, train
+from mcpmix.stages import dataset, depth, evaluate, finetune, synthesize, train
 
 Run = tuple[str, int]  # arm, seed
 
@@ -103,6 +105,8 @@ class Pipeline:
 
     def report(self) -> Artifact:
         """Tables and the page."""
+        from mcpmix.stages import report  # its plots are heavy to import, and workers need none
+
         segmenters, evaluations = self.segmenters(), self.evaluations()
         pairs = self.pairs if self._needs_bank() else None
         out = self.folder / "report"
@@ -156,12 +160,16 @@ class Pipeline:
                 ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=arguments) as pool,
             ):
                 futures = {pool.submit(_work, stage, run): run for run in runs}
-                for future in as_completed(futures):
-                    error = future.exception()
-                    if error is None:
-                        made[futures[future]] = future.result()
-                    else:  # the other runs go on: what they finish is kept
-                        errors.append(error)
+                try:
+                    for future in as_completed(futures):
+                        error = future.exception()
+                        if error is None:
+                            made[futures[future]] = future.result()
+                        else:  # the other runs go on: what they finish is kept
+                            errors.append(error)
+                except KeyboardInterrupt:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
         if errors:
             raise errors[0]
         return made
@@ -219,6 +227,8 @@ _worker: Pipeline | None = None  # one per worker process, set by its initialise
 def _start_worker(config: Config, channel: Channel) -> None:
     global _worker
     end_with_parent()
+    # Ctrl-C reaches workers too. The last checkpoint is on disk, so they end at once and quietly.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     _worker = Pipeline(config, ChannelProgress(channel))
 
 

@@ -39,7 +39,7 @@ class Segformer(nn.Module):
         depths, widths, decoder = _SEGFORMER[variant]
         narrow = variant == "nano"
         config = SegformerConfig(
-            # From the usual 0.02, made for wide layers, a narrow network learns nothing for hundreds of steps.
+            # From the usual 0.02, made for wide layers, a narrow network learns nothing for long.
             initializer_range=0.1 if narrow else 0.02,
             drop_path_rate=0.0 if narrow else 0.1,
             depths=depths,

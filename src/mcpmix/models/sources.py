@@ -34,6 +34,7 @@ KNOWN: dict[str, KnownWeights] = {
     "Intel/dpt-large": KnownWeights("1.4 GB", "Apache-2.0"),
     "Intel/dpt-hybrid-midas": KnownWeights("490 MB", "Apache-2.0"),
     "depth-anything/Depth-Anything-V2-Small-hf": KnownWeights("99 MB", "Apache-2.0"),
+    "resnet50": KnownWeights("98 MB", "BSD-3-Clause (torchvision); trained on ImageNet"),
     "nvidia/mit-b0": KnownWeights("15 MB", "NVIDIA Source Code License for SegFormer: non-commercial"),
     "nvidia/mit-b2": KnownWeights("99 MB", "NVIDIA Source Code License for SegFormer: non-commercial"),
 }

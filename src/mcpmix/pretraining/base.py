@@ -24,6 +24,7 @@ from mcpmix.training.resumable import run_steps
 
 _MIN_SNR_GAMMA = 5.0
 _EMPTY_PROMPT_SHARE = 0.1
+_NOUNS = ("mucosa", "view", "light")  # what the first words of a phantom frame are about
 
 
 class TextAndDenoiser(nn.Module):
@@ -57,7 +58,7 @@ def train_base(
     Args:
         corpus: images and captions.
         vae: the trained autoencoder.
-        prompts: further texts whose words the tokenizer must know, e.g. the prompt template.
+        prompts: texts that will be used later; the first one is trained with, the tokenizer knows them all.
         folder: for checkpoints, the latent cache and the result.
         steps: optimiser steps.
         batch_size: latents per step.
@@ -66,7 +67,8 @@ def train_base(
         progress: where to report.
     """
     torch.manual_seed(0)
-    tokenizer = blueprints.build_tokenizer([*prompts, *corpus.captions])
+    texts = [corpus.captions, *prompted_captions(corpus, prompts[0])]
+    tokenizer = blueprints.build_tokenizer([*prompts, *(text for kind in texts for text in kind)])
     base = DiffusionBase(
         blueprints.build_unet(),
         vae,
@@ -75,7 +77,7 @@ def train_base(
         blueprints.build_scheduler(),
     )
     latents = latent_cache(vae, corpus, folder / "latents.npy", progress)
-    tokens = tokenise(tokenizer, corpus.captions)
+    tokens = torch.stack([tokenise(tokenizer, kind) for kind in texts])
     empty = tokenise(tokenizer, [""])[0]
     schedule = noise_schedule(base.scheduler)
     model = TextAndDenoiser(base)
@@ -87,7 +89,7 @@ def train_base(
         rng = numpy_rng("base batch", index)
         chosen = rng.choice(len(corpus), batch_size)
         clean = torch.from_numpy(latents[rng.integers(2, size=batch_size), chosen]).float()
-        text = tokens[chosen].clone()
+        text = tokens[rng.integers(len(texts), size=batch_size), chosen]
         text[torch.from_numpy(rng.random(batch_size) < _EMPTY_PROMPT_SHARE)] = empty
         noise = torch.randn(clean.shape, generator=torch_rng("base noise", index))
         t = torch.from_numpy(rng.integers(schedule.timesteps, size=batch_size))
@@ -113,6 +115,18 @@ def train_base(
         after_save=lambda _: save_average(base, average, folder / "pipeline"),
     )
     return base
+
+
+def prompted_captions(corpus: Corpus, prompt: str) -> list[list[str]]:
+    """The prompt of the method with one and with three appearance phrases behind it, for each image.
+
+    A base that has only seen full captions would not know what to make of the prompt that fine-tuning and
+    synthesis use. Images without words have the bare prompt.
+    """
+    phrases = [
+        [f"{word} {noun}" for word, noun in zip(words, _NOUNS, strict=False)] for words in corpus.words
+    ]
+    return [[" ".join([prompt, ", ".join(parts[:count])]).strip() for parts in phrases] for count in (1, 3)]
 
 
 def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> None:

@@ -132,7 +132,7 @@ def _scores(trainer: "Trainer") -> dict[str, float | list[str]]:
     return {
         "best_epoch": trainer.best_epoch,
         "validation_dsc": trainer.best_dsc,
-        "warnings": sorted(trainer.warnings),
+        "warnings": trainer.warnings,
     }
 
 
@@ -163,7 +163,7 @@ class Trainer:
         self.log = JsonLines(folder / "log.jsonl")
         self.best: dict[str, Tensor] = {}
         self.best_dsc, self.best_epoch = -1.0, 0
-        self.warnings: set[str] = set()
+        self.warnings: list[str] = []
 
     def _optimiser(self) -> torch.optim.Optimizer:
         settings = self.config.train
@@ -185,7 +185,7 @@ class Trainer:
                 self.log.append(**row)
                 self._save(epoch)
                 advance(1, f"loss {row['loss']:.3f}, best DSC {max(self.best_dsc, 0):.1f}")
-                self.warnings |= set(self.strategy.warnings())
+                self.warnings = self.warnings or self.strategy.warnings()  # the first is enough
 
     def close(self) -> None:
         """End the workers of the pair source."""
@@ -293,7 +293,7 @@ class Trainer:
                 "best": self.best,
                 "best_dsc": self.best_dsc,
                 "best_epoch": self.best_epoch,
-                "warnings": sorted(self.warnings),
+                "warnings": self.warnings,
             },
         )
 
@@ -309,7 +309,7 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
         self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
-        self.warnings = set(state["warnings"])
+        self.warnings = state["warnings"]
         done = int(state["epoch"])
         self.log.rewrite(row for row in self.log.rows() if row["epoch"] <= done)
         return done

@@ -1,0 +1,88 @@
+"""The demo's figures for the README: runs `mcpmix demo` (or reads a finished run) and writes what came out.
+
+    python benchmarks/demo.py [--run runs/demo]
+
+Stores benchmarks/results/demo.json and replaces the table between the markers of README.md.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mcpmix.core.tracking import JsonLines
+from mcpmix.reporting.tables import from_json, region_columns, to_markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "demo.json"
+START, END = "<!-- demo-table -->", "<!-- /demo-table -->"
+
+
+def gates(run: Path) -> list[dict[str, float]]:
+    """First and last s, rho and D of each RLA training."""
+    rows = []
+    for log in sorted(run.glob("segmenter/mcpmix-rla/seed-*/log.jsonl")):
+        epochs = JsonLines(log).rows()
+        first, last = epochs[0], epochs[-1]
+        rows.append({f"{name}_{when}": row[name] for name in ("s", "rho", "discrepancy") for when, row in
+                     (("first", first), ("last", last))})  # fmt: skip
+    return rows
+
+
+def collect(run: Path, seconds: float | None) -> dict[str, Any]:
+    """Everything the README says about a run."""
+    return {
+        "command": "mcpmix demo",
+        "seconds": seconds and round(seconds),
+        "python": platform.python_version(),
+        "versions": json.loads((run / "report" / "manifest.json").read_text())["versions"],
+        "dataset": json.loads((run / "dataset" / "manifest.json").read_text())["counts"],
+        "gates": gates(run),
+        "table": json.loads((run / "report" / "table.json").read_text()),
+    }
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The README's section."""
+    table = from_json(result["table"]).select(region_columns())
+    data = result["dataset"]
+    took = f" It took {result['seconds'] / 60:.0f} minutes on two cores." if result["seconds"] else ""
+    means = {key: sum(row[key] for row in result["gates"]) / len(result["gates"]) for key in result["gates"][0]}
+    return (
+        f"`mcpmix demo`, {data['train']} annotated training frames, {data['test']} frames of unseen patients, "
+        f"mean ± standard deviation over seeds, the same number of optimiser steps in every arm.{took}\n\n"
+        f"{to_markdown(table)}\n\n"
+        f"Over training, the learnt share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
+        f"weight rho from {means['rho_first']:.2f} to {means['rho_last']:.2f}, and the discrepancy D between "
+        f"mixed and real images from {means['discrepancy_first']:.3f} to {means['discrepancy_last']:.3f} "
+        f"(means over seeds; first and last epoch). Written by `python benchmarks/demo.py`."
+    )
+
+
+def main() -> None:
+    """Run, collect, publish."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, help="a finished run; without it, the demo runs first")
+    run: Path | None = parser.parse_args().run
+    seconds = None
+    if run is None:
+        run = ROOT / "runs" / "demo"
+        start = time.monotonic()
+        subprocess.run([sys.executable, "-m", "mcpmix", "demo", "--out", str(run.parent)], check=True)
+        seconds = time.monotonic() - start
+    result = collect(run, seconds)
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text(encoding="utf-8").partition(START)
+    after = rest.partition(END)[2]
+    readme.write_text(f"{before}{START}\n{markdown(result)}\n{END}{after}", encoding="utf-8")
+    print(markdown(result))
+
+
+if __name__ == "__main__":
+    main()
