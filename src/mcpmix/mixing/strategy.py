@@ -3,8 +3,10 @@
 The loop does not know which strategy runs. Each epoch it calls `set_epoch`; each step
 
     terms = strategy.terms(batch, rng)
-    losses = [loss(network(term.images), term.targets) for term in terms]
-    strategy.combine(losses, batch, terms).backward()
+    logits = [network(term.images) for term in terms]
+    losses = [loss(part, term.targets) for part, term in zip(logits, terms)]
+    total = strategy.combine(losses, batch, terms) + strategy.consistency(logits, terms)
+    total.backward()
 """
 
 from abc import ABC, abstractmethod
@@ -83,7 +85,7 @@ class Strategy(nn.Module, ABC):
     """What to train on: one interface for the method and all baselines.
 
     A module, so that `to`, `state_dict` and `load_state_dict` do what a checkpoint needs. A subclass is
-    either abstract or final; concrete methods are not overridden.
+    either abstract or final; concrete methods are not overridden, but for `consistency`.
     """
 
     needs_pairs: ClassVar[bool]
@@ -104,6 +106,15 @@ class Strategy(nn.Module, ABC):
     @abstractmethod
     def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:
         """The objective, 0-d, from the mean loss of each term (0-d tensors in the order of `terms`)."""
+
+    def consistency(self, logits: Sequence[Tensor], terms: Sequence[Term]) -> Tensor:  # noqa: ARG002
+        """A penalty between the predictions of the terms, 0-d, to add to the objective; 0 by default.
+
+        Args:
+            logits: One (B', 1, H, W) tensor per term; may be of lower precision under autocast.
+            terms: What `terms` returned.
+        """
+        return torch.zeros((), device=logits[0].device)
 
     @abstractmethod
     def parameter_groups(self, steps: int) -> list[ParameterGroup]:

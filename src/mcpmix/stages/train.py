@@ -33,7 +33,7 @@ from mcpmix.data.transforms import (
     normalise,
 )
 from mcpmix.metrics import RegionAccumulator
-from mcpmix.mixing.strategies import STRATEGIES, build_strategy
+from mcpmix.mixing.strategies import STRATEGIES, build_strategy, strategy_needs_pairs
 from mcpmix.mixing.strategy import Batch, Strategy
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter, save_segmenter
@@ -59,11 +59,11 @@ class Inputs:
 
 def needs_pairs(arm: str) -> bool:
     """Whether a strategy trains on synthetic counterparts."""
-    return arm != "full-sup"
+    return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` tells of unknown names
 
 
 def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
-    """What a segmenter depends on. The reference arm does not depend on pairs or gates."""
+    """What a segmenter depends on. Arms without pairs do not depend on them or on the gates."""
     settings = {
         "arm": arm,
         "size": config.data.size,
@@ -213,7 +213,7 @@ class Trainer:
         with self.runtime.autocast():
             logits = predict_terms(self.network, [t.images for t in terms], [t.name for t in terms])
         losses = [segmentation_loss(part, t.targets) for part, t in zip(logits, terms, strict=True)]
-        total = self.strategy.combine(losses, batch, terms)
+        total = self.strategy.combine(losses, batch, terms) + self.strategy.consistency(logits, terms)
         if not torch.isfinite(total):
             raise TrainingError(
                 f"The loss is {total.item()} in epoch {epoch}, step {step} (samples {', '.join(batch.ids)}). "

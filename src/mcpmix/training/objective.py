@@ -22,20 +22,21 @@ def predict_terms(network: nn.Module, images: Sequence[Tensor], names: Sequence[
 
     A network without batch norm takes all terms in one concatenated pass. With it, each term has its own
     pass, and only those named "real" move the running statistics: mixed images in the same batch cost
-    accuracy even when their loss hardly counts.
+    accuracy even when their loss hardly counts. Where no term is real, as for Mixup, all of them move the
+    statistics: a network that never saw any would be useless in evaluation.
 
     Args:
         network: B,3,H,W to B,1,H,W.
         images: one B',3,H,W tensor per term.
         names: one name per term.
     """
-    if len(images) == 1 and names[0] == REAL:
+    if len(images) == 1:
         return [network(images[0])]
     if not has_batch_norm(network):
         return list(network(torch.cat(list(images))).split([len(part) for part in images]))
     logits = []
     for part, name in zip(images, names, strict=True):
-        if name == REAL:
+        if name == REAL or REAL not in names:
             logits.append(network(part))
         else:
             with frozen_statistics(network):

@@ -55,3 +55,9 @@ def test_a_fixed_strategy_has_nothing_to_learn_save_or_tell():
     assert strategy.warnings() == []
     assert strategy.log() == {}
     strategy.load_state_dict({})
+
+
+def test_no_consistency_term_by_default():
+    image = torch.zeros(1, 3, 2, 2)
+    penalty = FullSup().consistency([image[:, :1].bfloat16()], [Term(image, image[:, :1], 1.0, "real")])
+    assert (penalty.ndim, penalty.dtype, float(penalty)) == (0, torch.float32, 0.0)

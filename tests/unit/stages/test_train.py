@@ -6,6 +6,7 @@ import torch
 from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.runtime import setup
+from mcpmix.mixing import STRATEGIES
 from mcpmix.pipeline import Pipeline
 from mcpmix.stages import train
 
@@ -70,5 +71,5 @@ def test_masks_stay_hard_under_augmentation(prepared, tmp_path):
 
 def test_unknown_arms_are_listed():
     assert train.check_arms(("full-sup", "mixup?")) == [
-        "train.arms: no strategy 'mixup?'; known: full-sup, mcpmix, mcpmix-rla, mcpmix-stepwise, mcpmix-cosine"
+        f"train.arms: no strategy 'mixup?'; known: {', '.join(STRATEGIES)}"
     ]

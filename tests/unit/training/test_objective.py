@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -22,6 +23,17 @@ def test_mixed_images_leave_running_statistics_alone():
     for name, value in reference[1].state_dict().items():
         assert torch.equal(value, network[1].state_dict()[name]), name
     assert network[1].momentum == 0.1
+
+
+@pytest.mark.parametrize("names", [["mixed"], ["hard", "soft"]])
+def test_without_real_images_all_terms_move_the_statistics(names):
+    images = [index + torch.randn(4, 3, 8, 8) for index in range(len(names))]
+    network, reference = with_norm(), with_norm()
+    predict_terms(network, images, names)
+    for part in images:
+        reference(part)
+    for name, value in reference[1].state_dict().items():
+        assert torch.equal(value, network[1].state_dict()[name]), name
 
 
 def test_mixed_images_are_normalised_by_their_own_batch():

@@ -13,7 +13,16 @@ from mcpmix.mixing.strategies.rla import RLAMix
 from mcpmix.mixing.strategies.scheduled import CosineMix, StepwiseMix
 from mcpmix.mixing.strategy import Strategy
 
-__all__ = ["STRATEGIES", "CosineMix", "FullSup", "PairedUniform", "RLAMix", "StepwiseMix", "build_strategy"]
+__all__ = [
+    "STRATEGIES",
+    "CosineMix",
+    "FullSup",
+    "PairedUniform",
+    "RLAMix",
+    "StepwiseMix",
+    "build_strategy",
+    "strategy_needs_pairs",
+]
 
 T = TypeVar("T")
 
@@ -42,11 +51,29 @@ def build_strategy(name: str, **settings: Any) -> Strategy:  # noqa: ANN401 (eac
     Raises:
         ConfigError: If the name or a setting is unknown, or a needed setting is missing.
     """
+    return _configured(_builder(name), name, settings)
+
+
+def strategy_needs_pairs(name: str) -> bool:
+    """Whether the strategy of this name trains on synthetic counterparts.
+
+    Args:
+        name: A key of `STRATEGIES`.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    build = _builder(name)
+    made = build if isinstance(build, type) else inspect.signature(build).return_annotation
+    return bool(made.needs_pairs)
+
+
+def _builder(name: str) -> Callable[..., Strategy]:
     if name not in STRATEGIES:
         near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"There is no strategy {name!r}; expected one of {', '.join(STRATEGIES)}.{hint}")
-    return _configured(STRATEGIES[name], name, settings)
+    return STRATEGIES[name]
 
 
 def _configured(build: Callable[..., T], name: str, settings: Mapping[str, Any]) -> T:
