@@ -1,4 +1,4 @@
-"""Data sets."""
+"""Data sets: the catalogue, conversions and the phantom."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +7,38 @@ import typer
 
 from mcpmix.cli.progress import shown_progress
 
-app = typer.Typer(no_args_is_help=True, help="Make data sets.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="List, convert and make data sets.", rich_markup_mode=None)
 
 
 @app.callback()
 def _group() -> None:
-    """Make data sets."""
+    """List, convert and make data sets."""
+
+
+@app.command("list")
+def show(
+    name: Annotated[str | None, typer.Argument(help="Only this one.", show_default=False)] = None,
+) -> None:
+    """Show the data sets of the catalogue: number of images, licence, splits, known traps."""
+    from mcpmix.data.catalog import entries, entry
+
+    for number, item in enumerate([entry(name)] if name else entries().values()):
+        if number:
+            typer.echo()
+        typer.echo(f"{item.name}: {item.title}; {item.images} images")
+        facts = {
+            "shows": item.shows,
+            "group": item.groups or "not known: each image is its own",
+            "splits": ", ".join(item.splits),
+            "licence": item.licence,
+            "cite": item.citation,
+            "from": item.home,
+            "layout": item.layout,
+        }
+        for title, text in facts.items():
+            typer.echo(f"  {title}: {text}")
+        for trap in item.traps:
+            typer.echo(f"  trap: {trap}")
 
 
 @app.command()

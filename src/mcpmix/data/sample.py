@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _KINDS = "PNG, JPEG, TIFF or BMP"
 _LESION = 128  # grey level from which on a pixel is lesion
+_TIFF_MAGIC = (b"II*\0", b"MM\0*")
+_PLAIN_TIFFS = ((8, 1, 1, 1), (8, 3, 1, 1))  # bits, channels, unsigned, interleaved
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
 
 
@@ -173,7 +176,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             # A file object, because Pillow maps files that it opens by name, and maps turned TIFFs wrongly.
-            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+            with path.open("rb") as file, _decoder(file) as image:
                 _refuse_deep(path, image)
                 yield image
     except DataError:
@@ -192,6 +195,35 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             f"{path} cannot be read: {_reason(path, error)}. Expected an intact {_KINDS} file: export it "
             "again, or remove the image together with its mask."
         ) from error
+
+
+def _decoder(file: BinaryIO) -> Image.Image:
+    """Pillow's view of a file; where it does not know a TIFF's layout, that of tifffile.
+
+    CVC-ClinicDB's originals, for one, have three channels and call them grey.
+    """
+    try:
+        return Image.open(file, formats=_FORMATS)
+    except UnidentifiedImageError:
+        file.seek(0)
+        if file.read(4) not in _TIFF_MAGIC:
+            raise
+        file.seek(0)
+        return _read_odd_tiff(file)
+
+
+def _read_odd_tiff(file: BinaryIO) -> Image.Image:
+    import tifffile  # here, because few files need it
+
+    with tifffile.TiffFile(file) as tiff:
+        page = tiff.pages.first
+        size = page.imagewidth * page.imagelength
+        if Image.MAX_IMAGE_PIXELS is not None and size > Image.MAX_IMAGE_PIXELS:
+            raise Image.DecompressionBombError
+        layout = (page.bitspersample, page.samplesperpixel, page.sampleformat, int(page.planarconfig))
+        if layout not in _PLAIN_TIFFS:
+            raise ValueError(f"a TIFF of {page.samplesperpixel} channels of {page.bitspersample} bits")
+        return Image.fromarray(np.ascontiguousarray(page.asarray()))
 
 
 def _reason(path: Path, error: Exception) -> str:

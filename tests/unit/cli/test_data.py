@@ -47,3 +47,20 @@ def test_phantom_needs_a_place(mcpmix):
     done = mcpmix("data", "phantom")
     assert done.code == 2
     assert "--out" in done.err
+
+
+def test_list_shows_licences_and_traps(mcpmix):
+    done = mcpmix("data", "list")
+    assert done.code == 0, done.err
+    for text in ("cvc-clinicdb: CVC-ClinicDB (CVC-612); 612 images", "licence: research and education only",
+                 "trap: frames of one sequence look alike", "piccolo: ", "isic-2017: "):  # fmt: skip
+        assert text in done.out
+    one = mcpmix("data", "list", "kvasir-seg")
+    assert "kvasir-seg: Kvasir-SEG; 1000 images" in one.out
+    assert "piccolo" not in one.out
+
+
+def test_list_of_an_unknown_set(mcpmix):
+    done = mcpmix("data", "list", "kvasirseg")
+    assert done.code == 2
+    assert "did you mean kvasir-seg?" in done.err
