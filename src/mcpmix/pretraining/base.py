@@ -22,7 +22,6 @@ from mcpmix.models.diffusion import (
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.training.resumable import run_steps
 
-_MIN_SNR_GAMMA = 5.0
 _EMPTY_PROMPT_SHARE = 0.1
 _NOUNS = ("mucosa", "view", "light")  # what the first words of a phantom frame are about
 
@@ -94,8 +93,9 @@ def train_base(
         noise = torch.randn(clean.shape, generator=torch_rng("base noise", index))
         t = torch.from_numpy(rng.integers(schedule.timesteps, size=batch_size))
         prediction = model(schedule.add_noise(clean, noise, t), t, text)
-        error = (prediction - schedule.target(clean, noise, t)).square().mean(dim=(1, 2, 3))
-        loss = (error * schedule.min_snr_weight(t, _MIN_SNR_GAMMA)).mean()
+        # All timesteps alike: weighting by signal-to-noise would all but leave out the noisiest ones, in which
+        # colour and layout are decided.
+        loss = (prediction - schedule.target(clean, noise, t)).square().mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
