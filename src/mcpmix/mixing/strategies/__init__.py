@@ -7,18 +7,26 @@ from typing import Any, Literal, TypeVar
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.rla import RLA
+from mcpmix.mixing.strategies.cutmix import CutMix
+from mcpmix.mixing.strategies.gridmix import GridMix
+from mcpmix.mixing.strategies.mixup import Mixup
 from mcpmix.mixing.strategies.none import FullSup
 from mcpmix.mixing.strategies.paired_uniform import PairedUniform
 from mcpmix.mixing.strategies.rla import RLAMix
 from mcpmix.mixing.strategies.scheduled import CosineMix, StepwiseMix
+from mcpmix.mixing.strategies.smoothmix import SmoothMix
 from mcpmix.mixing.strategy import Strategy
 
 __all__ = [
     "STRATEGIES",
     "CosineMix",
+    "CutMix",
     "FullSup",
+    "GridMix",
+    "Mixup",
     "PairedUniform",
     "RLAMix",
+    "SmoothMix",
     "StepwiseMix",
     "build_strategy",
     "strategy_needs_pairs",
@@ -37,6 +45,10 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "mcpmix-rla": _rla,
     "mcpmix-stepwise": StepwiseMix,
     "mcpmix-cosine": CosineMix,
+    "mixup": Mixup,
+    "cutmix": CutMix,
+    "gridmix": GridMix,
+    "smoothmix": SmoothMix,
 }
 """Names of the strategies, and what builds them. "mcpmix-rla" takes the settings of `RLA` and `gate_lr`."""
 
