@@ -174,7 +174,8 @@ def _examine_segmenter(config: Config) -> str:
     text = f"{settings.name} {settings.variant}, {millions:.1f} million parameters"
     if settings.weights is None:
         return f"{text}, from scratch"
-    _resolve("segmenter.weights", settings.weights, "segmenter")
+    if not Path(settings.weights).expanduser().is_file():  # a file is a state dictionary
+        _resolve("segmenter.weights", settings.weights, "segmenter")
     return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
 
 

@@ -172,10 +172,11 @@ class SegmenterConfig(Section):
     """The network of stage 3."""
 
     name: str = "segformer"
+    """segformer, unet, deeplabv3plus, segnet, or package.module:ClassName of an own network."""
     variant: str = "b0"
-    """Size: nano (for CPUs), b0 ... b5."""
+    """segformer: nano (for CPUs), b0 ... b5; unet, deeplabv3plus: encoder, as resnet18; segnet: vgg16."""
     weights: str | None = None
-    """Hub id or local folder of pretrained weights; none: from scratch."""
+    """Hub id or local folder (segformer), or file of encoder or network weights; none: from scratch."""
 
 
 class RLAConfig(Section):

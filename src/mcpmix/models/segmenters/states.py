@@ -1,0 +1,71 @@
+"""State files: the tensors of a user's checkpoint, without running code from it."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mcpmix.core.errors import ModelError
+
+_IN_A_FOLDER = "model.safetensors"
+
+
+def read_state(source: str) -> dict[str, Tensor]:
+    """The tensors of a file by name.
+
+    Args:
+        source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
+            wrote (plain tensors only: a file that would run code is refused).
+
+    Raises:
+        ModelError: no such file, or not of these kinds.
+    """
+    path = Path(source).expanduser()
+    path = path / _IN_A_FOLDER if path.is_dir() else path
+    if not path.is_file():
+        raise ModelError(
+            f"segmenter.weights: there is no file {path}. Expected a .safetensors file, a folder with "
+            f"{_IN_A_FOLDER}, or a state dictionary of torch.save."
+        )
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise ModelError(
+            f"segmenter.weights: {path} cannot be read: damaged, or no file of plain tensors "
+            f"({type(error).__name__}). Save the state dictionary alone, best as .safetensors."
+        ) from error
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ModelError(
+            f"segmenter.weights: {path} holds no state dictionary of tensors. Save network.state_dict() "
+            "alone."
+        )
+    return dict(state)
+
+
+def mismatches(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, exact: bool) -> list[str]:
+    """Why `state` does not fit `wanted`, one text for each kind of problem.
+
+    Args:
+        state: tensors that came.
+        wanted: tensors that were expected.
+        exact: whether tensors beyond those wanted are a problem too.
+    """
+    shapes = [
+        f"{name} is {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    missing = [name for name in wanted if name not in state]
+    beyond = [name for name in state if name not in wanted] if exact else []
+    found = {"missing": missing, "unknown": beyond, "of another shape": shapes}
+    return [f"{len(names)} tensors {kind}: {_few(names)}" for kind, names in found.items() if names]
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
