@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeVar
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.rla import RLA
+from mcpmix.mixing.strategies.append import Append
+from mcpmix.mixing.strategies.augmix import AugMix
 from mcpmix.mixing.strategies.cutmix import CutMix
 from mcpmix.mixing.strategies.gridmix import GridMix
 from mcpmix.mixing.strategies.mixup import Mixup
@@ -19,6 +21,8 @@ from mcpmix.mixing.strategy import Strategy
 
 __all__ = [
     "STRATEGIES",
+    "Append",
+    "AugMix",
     "CosineMix",
     "CutMix",
     "FullSup",
@@ -49,6 +53,8 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "cutmix": CutMix,
     "gridmix": GridMix,
     "smoothmix": SmoothMix,
+    "append": Append,
+    "augmix": AugMix,
 }
 """Names of the strategies, and what builds them. "mcpmix-rla" takes the settings of `RLA` and `gate_lr`."""
 
@@ -76,7 +82,7 @@ def strategy_needs_pairs(name: str) -> bool:
         ConfigError: If the name is unknown.
     """
     build = _builder(name)
-    made = build if isinstance(build, type) else inspect.signature(build).return_annotation
+    made: Any = build if isinstance(build, type) else inspect.signature(build).return_annotation
     return bool(made.needs_pairs)
 
 

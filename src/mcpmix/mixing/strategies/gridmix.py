@@ -72,7 +72,7 @@ class GridMix(PartnerMix):
             )
         side = math.sqrt(1.0 - draws.uniform(*self.share))
         rows, columns = (_in_hole(length, self.holes, side) for length in (height, width))
-        return ~np.logical_and.outer(rows, columns)
+        return ~(rows[:, None] & columns[None, :])
 
 
 def _in_hole(length: int, holes: int, share: float) -> np.ndarray:

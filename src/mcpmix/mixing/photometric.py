@@ -1,0 +1,166 @@
+"""Operations on the colours of one image that leave every structure where it is.
+
+The set of AugMix without rotation, shear and translation: those would move lesions away from their mask.
+Images are (3, H, W), floating point in [0, 1]; so are results.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mcpmix.core.errors import ConfigError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_LEVELS = 256
+_TOP = _LEVELS - 1
+_GREY = (0.299, 0.587, 0.114)
+_SMALLEST_LEVEL = 0.1
+
+
+class Pixels(nn.Module):
+    """From normalised images to pixels in [0, 1] and back; moves with the strategy, saves nothing.
+
+    Args:
+        mean: Mean of each channel that was subtracted.
+        std: Standard deviation of each channel that was divided by, above 0.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD) -> None:
+        super().__init__()
+        if len(mean) != 3 or len(std) != 3 or not all(value > 0 for value in std):
+            raise ConfigError(
+                f"Images cannot be brought back to [0, 1] with mean {tuple(mean)} and std {tuple(std)}; "
+                "expected three values each, std above 0."
+            )
+        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1), persistent=False)
+
+    def denormalise(self, images: Tensor) -> Tensor:
+        """Pixels of normalised images (..., 3, H, W), clamped to [0, 1]."""
+        return (images * self.std.to(images) + self.mean.to(images)).clamp(0, 1)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Normalised images of pixels (..., 3, H, W) in [0, 1]."""
+        return (pixels - self.mean.to(pixels)) / self.std.to(pixels)
+
+
+def autocontrast(image: Tensor) -> Tensor:
+    """Stretch each channel to [0, 1]; a channel of one value stays."""
+    low, high = image.amin((1, 2), keepdim=True), image.amax((1, 2), keepdim=True)
+    flat = high <= low
+    return torch.where(flat, image, (image - low) / torch.where(flat, 1.0, high - low))
+
+
+def equalise(image: Tensor) -> Tensor:
+    """Spread the 256 levels of each channel evenly; a channel with too few pixels for that stays."""
+    values = (image * _TOP).round().long()
+    channels = torch.arange(len(image), device=image.device)[:, None]
+    flat = values.flatten(1) + _LEVELS * channels
+    counts = torch.bincount(flat.flatten(), minlength=_LEVELS * len(image)).reshape(len(image), _LEVELS)
+    highest = counts.gather(1, values.amax((1, 2))[:, None])
+    step = (counts.sum(1, keepdim=True) - highest) // _TOP
+    before = counts.cumsum(1) - counts
+    table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=_TOP)
+    spread = table.flatten()[flat].reshape(image.shape).to(image.dtype) / _TOP
+    return torch.where(step[:, :, None] == 0, image, spread)
+
+
+def posterise(image: Tensor, bits: int) -> Tensor:
+    """Keep the `bits` highest of the 8 bits of each value; 1 to 8."""
+    kept = 1 << (8 - bits)
+    values = (image * _TOP).round()
+    return (values / kept).floor() * kept / _TOP
+
+
+def solarise(image: Tensor, threshold: int) -> Tensor:
+    """Invert values from this level on; 0 inverts all, 256 none."""
+    return torch.where(image * _TOP < threshold, image, 1 - image)
+
+
+def colour(image: Tensor, factor: float) -> Tensor:
+    """Saturation: grey for 0, unchanged for 1, stronger above."""
+    return _away_from(_grey(image).expand_as(image), image, factor)
+
+
+def contrast(image: Tensor, factor: float) -> Tensor:
+    """Contrast around the mean grey: none for 0, unchanged for 1, stronger above."""
+    return _away_from(_grey(image).mean(), image, factor)
+
+
+def brightness(image: Tensor, factor: float) -> Tensor:
+    """Brightness: black for 0, unchanged for 1, brighter above."""
+    return _away_from(torch.zeros_like(image), image, factor)
+
+
+def sharpness(image: Tensor, factor: float) -> Tensor:
+    """Sharpness: smoothed over 3 x 3 pixels for 0, unchanged for 1, sharper above; the border stays."""
+    kernel = image.new_ones(1, 1, 3, 3)
+    kernel[..., 1, 1] = 5
+    smooth = image.clone()
+    if min(image.shape[1:]) >= 3:
+        smooth[:, 1:-1, 1:-1] = F.conv2d(image[:, None], kernel / 13)[:, 0]
+    return _away_from(smooth, image, factor)
+
+
+def _grey(image: Tensor) -> Tensor:
+    return torch.tensordot(image.new_tensor(_GREY), image, 1)[None]
+
+
+def _away_from(origin: Tensor, image: Tensor, factor: float) -> Tensor:
+    return (origin + factor * (image - origin)).clamp(0, 1)
+
+
+def _factor(level: float, sign: float) -> float:
+    # AugMix has 0.1 + 0.18 * level, which makes images almost black at low levels. This has the same ends,
+    # 0.1 and 1.9, at level 10, and changes nothing at level 0.
+    return 1 + 0.09 * sign * level
+
+
+Operation = Callable[[Tensor, float, float], Tensor]
+"""From an image, a level in [0.1, 10] and a sign (-1 or 1) to an image."""
+
+STANDARD: dict[str, Operation] = {
+    "autocontrast": lambda image, level, sign: autocontrast(image),  # noqa: ARG005
+    "equalise": lambda image, level, sign: equalise(image),  # noqa: ARG005
+    "posterise": lambda image, level, sign: posterise(image, max(4 - int(0.4 * level), 1)),  # noqa: ARG005
+    "solarise": lambda image, level, sign: solarise(image, 256 - int(25.6 * level)),  # noqa: ARG005
+}
+"""The photometric operations of AugMix's training set."""
+
+ALL: dict[str, Operation] = STANDARD | {
+    "colour": lambda image, level, sign: colour(image, _factor(level, sign)),
+    "contrast": lambda image, level, sign: contrast(image, _factor(level, sign)),
+    "brightness": lambda image, level, sign: brightness(image, _factor(level, sign)),
+    "sharpness": lambda image, level, sign: sharpness(image, _factor(level, sign)),
+}
+"""With those that AugMix leaves out because they are part of its benchmark; factors centred at 1."""
+
+
+def severity_problems(severity: float) -> list[str]:
+    """What is wrong with a severity, if anything."""
+    fine = _SMALLEST_LEVEL <= severity <= 10
+    return [] if fine else [f"severity is {severity}; expected a value from {_SMALLEST_LEVEL} to 10"]
+
+
+def random_operation(
+    image: Tensor, operations: dict[str, Operation], severity: float, draws: np.random.Generator
+) -> Tensor:
+    """Apply one operation, each as likely, at a level from U(0.1, severity) and with a random sign.
+
+    Args:
+        image: (3, H, W), in [0, 1].
+        operations: `STANDARD` or `ALL`.
+        severity: Largest level, in [0.1, 10].
+        draws: Where the randomness comes from.
+    """
+    names = list(operations)
+    operation = operations[names[int(draws.integers(len(names)))]]
+    level, sign = draws.uniform(_SMALLEST_LEVEL, severity), 2.0 * draws.integers(2) - 1.0
+    return operation(image, float(level), float(sign))
