@@ -1,6 +1,6 @@
 """The contract between a training loop and whatever decides what it trains on.
 
-The loop does not know which strategy runs. Each epoch it calls `set_epoch`; each step
+The loop does not know which strategy runs. Once it calls `attach`, each epoch `set_epoch`; each step
 
     terms = strategy.terms(batch, rng)
     logits = [network(term.images) for term in terms]
@@ -10,7 +10,7 @@ The loop does not know which strategy runs. Each epoch it calls `set_epoch`; eac
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -23,6 +23,24 @@ ParameterGroup = dict[str, Any]
 """A parameter group of a torch optimiser: "params", "lr", "weight_decay" and a "name" for the log."""
 
 
+InputGradient = Callable[[Tensor, Tensor], Tensor]
+"""From images (B, 3, H, W) and targets (B, 1, H, W) to the gradient of the loss at the images, like them."""
+
+
+@dataclass(frozen=True)
+class Originals:
+    """The samples of a batch as they were before augmentation, for what is computed once per sample.
+
+    Attributes:
+        images: Gives the images, (B, 3, H, W), float, normalised; a function, as most strategies need none.
+        warp: Moves maps (B, C, H, W) of these images to where augmentation moved their pixels, by nearest
+            neighbours.
+    """
+
+    images: Callable[[], Tensor]
+    warp: Callable[[Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class Batch:
     """What a loader gives to a strategy.
@@ -33,12 +51,14 @@ class Batch:
         synthetic: Synthetic counterparts under the same masks and the same geometric transform, like
             `images`; None if the strategy needs no pairs.
         ids: The ids of the B samples.
+        originals: The samples before augmentation; None if the loop cannot tell.
     """
 
     images: Tensor
     masks: Tensor
     synthetic: Tensor | None
     ids: tuple[str, ...]
+    originals: Originals | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -85,11 +105,21 @@ class Strategy(nn.Module, ABC):
     """What to train on: one interface for the method and all baselines.
 
     A module, so that `to`, `state_dict` and `load_state_dict` do what a checkpoint needs. A subclass is
-    either abstract or final; concrete methods are not overridden, but for `consistency`.
+    either abstract or final; concrete methods are not overridden, but for `attach` and
+    `consistency`.
     """
 
     needs_pairs: ClassVar[bool]
     """Whether batches must bring synthetic images."""
+
+    def attach(self, gradient: InputGradient) -> None:  # noqa: ARG002
+        """Take the way to the network, once, before `prepare`; nothing to do by default.
+
+        Args:
+            gradient: Of the current network in evaluation mode; leaves the gradients of its parameters alone.
+                Only ratios within a sample count.
+        """
+        return
 
     @abstractmethod
     def prepare(self, batches: Iterable[Batch]) -> None:

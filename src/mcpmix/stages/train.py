@@ -34,13 +34,13 @@ from mcpmix.data.transforms import (
 )
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategies import STRATEGIES, build_strategy, strategy_needs_pairs
-from mcpmix.mixing.strategy import Batch, Strategy
+from mcpmix.mixing.strategy import Batch, Originals, Strategy
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter, save_segmenter
 from mcpmix.synthesis.counterparts import CounterpartMaker, build_maker
 from mcpmix.synthesis.sources import OnTheFly, PairBank, PairSource
 from mcpmix.training.checkpoint import load_state, save_state
-from mcpmix.training.objective import predict_terms, segmentation_loss
+from mcpmix.training.objective import input_gradient, predict_terms, segmentation_loss
 
 CHECKPOINT = "checkpoint.safetensors"
 _CALIBRATION_BATCHES = 4
@@ -153,6 +153,7 @@ class Trainer:
         network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
         self.network: nn.Module = network.to(runtime.device)
         self.strategy = _strategy(config, arm).to(runtime.device)
+        self.strategy.attach(self._input_gradient)
         self.pairs = _pair_source(config, inputs, self.train, seed) if self.strategy.needs_pairs else None
         self.optimiser = self._optimiser()
         self.rates = torch.optim.lr_scheduler.LambdaLR(
@@ -226,6 +227,10 @@ class Trainer:
         values = {f"loss_{t.name}": loss.item() for t, loss in zip(terms, losses, strict=True)}
         return {"loss": total.item(), **values}
 
+    def _input_gradient(self, images: Tensor, targets: Tensor) -> Tensor:
+        with self.runtime.autocast():
+            return input_gradient(self.network, images, targets)
+
     def _batches(self, epoch: int) -> Iterator[Batch]:
         """Full batches in a new order; the last one is filled up from the start of the order."""
         count, size = len(self.train.ids), self.config.train.batch_size
@@ -244,9 +249,11 @@ class Trainer:
         )
         colour = draw_colour(len(chosen), rng, settings.colour)
 
+        def chosen_pixels(pixels: np.ndarray) -> Tensor:
+            return torch.from_numpy(pixels[chosen]).to(device).permute(0, 3, 1, 2).float() / 255
+
         def appearance(pixels: np.ndarray) -> Tensor:
-            images = torch.from_numpy(pixels[chosen]).to(device).permute(0, 3, 1, 2).float() / 255
-            return normalise(apply_colour(colour, apply_geometry(geometry, images)))
+            return normalise(apply_colour(colour, apply_geometry(geometry, chosen_pixels(pixels))))
 
         masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
         return Batch(
@@ -254,6 +261,10 @@ class Trainer:
             masks=apply_geometry(geometry, masks, mode="nearest"),
             synthetic=None if synthetic is None else appearance(synthetic),
             ids=tuple(self.train.ids[i] for i in chosen),
+            originals=Originals(
+                images=lambda: normalise(chosen_pixels(self.train.images)),
+                warp=partial(apply_geometry, geometry, mode="nearest"),
+            ),
         )
 
     def _calibration_batches(self) -> Iterator[Batch]:

@@ -60,6 +60,31 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
             layer.momentum, layer.num_batches_tracked = momentum, count
 
 
+def input_gradient(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """The gradient of the summed loss at the images: what the network looks at.
+
+    The network is in evaluation mode meanwhile, so that neither dropout nor batch statistics are touched,
+    and the gradients of its parameters are neither computed nor changed.
+
+    Args:
+        network: B,3,H,W to B,1,H,W.
+        images: B,3,H,W, float.
+        targets: B,1,H,W in [0, 1].
+
+    Returns:
+        Like `images`, detached.
+    """
+    training = network.training
+    network.eval()
+    try:
+        probe = images.detach().requires_grad_()
+        # Summed, not averaged: gradients of a mean over all pixels are too small for half precision.
+        loss = segmentation_loss(network(probe), targets) * targets.numel()
+        return torch.autograd.grad(loss, probe)[0]
+    finally:
+        network.train(training)
+
+
 def segmentation_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean binary cross-entropy of logits against hard or soft targets in [0, 1]; 0-d."""
     return F.binary_cross_entropy_with_logits(logits.float(), targets)

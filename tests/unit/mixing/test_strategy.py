@@ -61,3 +61,8 @@ def test_no_consistency_term_by_default():
     image = torch.zeros(1, 3, 2, 2)
     penalty = FullSup().consistency([image[:, :1].bfloat16()], [Term(image, image[:, :1], 1.0, "real")])
     assert (penalty.ndim, penalty.dtype, float(penalty)) == (0, torch.float32, 0.0)
+
+
+def test_strategies_may_ignore_the_network_and_batches_may_lack_originals():
+    assert FullSup().attach(lambda images, targets: images) is None
+    assert Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4), None, ("a",)).originals is None

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcpmix.training.objective import has_batch_norm, predict_terms, segmentation_loss
+from mcpmix.training.objective import has_batch_norm, input_gradient, predict_terms, segmentation_loss
 
 
 def with_norm():
@@ -62,3 +62,18 @@ def test_loss_is_mean_binary_cross_entropy():
     logits, target = torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 0.0]])
     expected = (torch.log(torch.tensor(2.0)) + torch.log1p(torch.exp(torch.tensor(2.0)))) / 2
     torch.testing.assert_close(segmentation_loss(logits, target), expected)
+
+
+def test_input_gradient_by_hand_touches_nothing_of_the_network():
+    network = nn.Sequential(nn.Conv2d(3, 1, 1), nn.BatchNorm2d(1), nn.Dropout(0.5)).train()
+    images, targets = torch.randn(2, 3, 4, 4), torch.ones(2, 1, 4, 4)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    gradient = input_gradient(network, images, targets)
+    # One pixel at a time: dBCE/dz = sigmoid(z) - y, and z is linear in the pixel.
+    slope = network[0].weight[0, :, 0, 0] / (1 + network[1].eps) ** 0.5
+    logits = (network[0](images) / (1 + network[1].eps) ** 0.5).sigmoid() - 1
+    torch.testing.assert_close(gradient, (logits * slope[None, :, None, None]).detach())
+    assert network.training
+    assert not gradient.requires_grad
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
