@@ -14,6 +14,7 @@ from mcpmix.mixing.strategies.gridmix import GridMix
 from mcpmix.mixing.strategies.mixup import Mixup
 from mcpmix.mixing.strategies.none import FullSup
 from mcpmix.mixing.strategies.paired_uniform import PairedUniform
+from mcpmix.mixing.strategies.pixmix import PixMix
 from mcpmix.mixing.strategies.rla import RLAMix
 from mcpmix.mixing.strategies.scheduled import CosineMix, StepwiseMix
 from mcpmix.mixing.strategies.smoothmix import SmoothMix
@@ -29,6 +30,7 @@ __all__ = [
     "GridMix",
     "Mixup",
     "PairedUniform",
+    "PixMix",
     "RLAMix",
     "SmoothMix",
     "StepwiseMix",
@@ -55,6 +57,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "smoothmix": SmoothMix,
     "append": Append,
     "augmix": AugMix,
+    "pixmix": PixMix,
 }
 """Names of the strategies, and what builds them. "mcpmix-rla" takes the settings of `RLA` and `gate_lr`."""
 

@@ -31,9 +31,10 @@ class AugMix(FixedStrategy):
 
     A view is `(1 - m) x + m sum_i w_i chain_i(x)`, `w ~ Dirichlet(alpha, ...)`, `m ~ Beta(alpha, alpha)`. The
     network sees the image and two views; the loss is that of the image (`supervise="clean"`, as published) or
-    of all three, plus `jsd_weight` times the Jensen-Shannon divergence of the three predictions. Two things differ from the classification method. Chains hold no rotation, shear or
-    translation: inside a mixture these leave ghosts of lesions that no mask describes. The divergence, of
-    [p, 1 - p], is averaged over pixels: a sum would make its weight grow with the image. Targets stay hard.
+    of all three, plus `jsd_weight` times the Jensen-Shannon divergence of the three predictions. Targets stay
+    hard. Two things differ from the classification method. Chains hold no rotation, shear or translation:
+    inside a mixture these leave ghosts of lesions that no mask describes. The divergence, of [p, 1 - p], is
+    averaged over pixels: a sum would make its weight grow with the image.
 
     Search range: jsd_weight in {1, 4, 12}, severity in {1, 3}. Cost: three times the forward and backward
     pass, and about 6 operations for each view of each image. `jsd_weight=0` is the published mode without
