@@ -23,6 +23,7 @@ from mcpmix.pretraining.corpus import Corpus
 from mcpmix.training.resumable import run_steps
 
 _EMPTY_PROMPT_SHARE = 0.1
+_WARMUP_STEPS = 100
 _NOUNS = ("mucosa", "view", "light")  # what the first words of a phantom frame are about
 
 
@@ -48,7 +49,7 @@ def train_base(
     *,
     steps: int,
     batch_size: int = 16,
-    learning_rate: float = 8e-4,
+    learning_rate: float = 7e-4,
     ema_decay: float = 0.998,
     progress: Progress = SILENT,
 ) -> DiffusionBase:
@@ -61,7 +62,7 @@ def train_base(
         folder: for checkpoints, the latent cache and the result.
         steps: optimiser steps.
         batch_size: latents per step.
-        learning_rate: peak of a one-cycle schedule.
+        learning_rate: after the warm-up.
         ema_decay: of the weight average that is saved.
         progress: where to report.
     """
@@ -82,7 +83,9 @@ def train_base(
     model = TextAndDenoiser(base)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.03)
+    # Constant after a warm-up: the average takes the place of annealing, and the result after n steps does not
+    # depend on how many were planned.
+    rates = torch.optim.lr_scheduler.LinearLR(optimiser, start_factor=0.01, total_iters=_WARMUP_STEPS)
 
     def step(index: int) -> float:
         rng = numpy_rng("base batch", index)

@@ -33,7 +33,7 @@ class BuildSteps:
     """Optimiser steps per network; the defaults made the published weights."""
 
     autoencoder: int = 4500
-    base: int = 5200
+    base: int = 3500
     depth: int = 800
     features: int = 1000
 
