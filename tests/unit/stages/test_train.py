@@ -53,6 +53,24 @@ def test_pairs_are_asked_for(prepared):
         train.key(config, inputs, "mcpmix-rla", 0)
 
 
+@pytest.mark.parametrize(("arm", "paired"), [("full-sup", False), ("mixup", False), ("append", True)])
+def test_whether_an_arm_needs_pairs_is_up_to_its_strategy(prepared, arm, paired):
+    config, inputs, _ = prepared
+    assert train.needs_pairs(arm) is paired
+    if not paired:
+        assert set(train.key(config, inputs, arm, 0).inputs) == {"dataset"}
+
+
+def test_consistency_is_part_of_the_objective(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "augmix", 0, tmp_path, runtime)
+    trainer.strategy.set_epoch(1)
+    values = trainer._step(next(trainer._batches(1)), 1, 0)
+    divergence = trainer.strategy.log()["jsd"]
+    assert divergence > 0
+    assert values["loss"] == pytest.approx(values["loss_real"] + 12 * divergence, rel=1e-5)
+
+
 def test_last_batch_is_filled_up_and_every_sample_is_seen(prepared, tmp_path):
     config, inputs, runtime = prepared
     config = config.model_copy(update={"train": config.train.model_copy(update={"batch_size": 3})})
