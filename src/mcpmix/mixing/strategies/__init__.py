@@ -10,11 +10,14 @@ from mcpmix.mixing.rla import RLA
 from mcpmix.mixing.strategies.append import Append
 from mcpmix.mixing.strategies.augmix import AugMix
 from mcpmix.mixing.strategies.cutmix import CutMix
+from mcpmix.mixing.strategies.diffusemix import DiffuseMix
 from mcpmix.mixing.strategies.gridmix import GridMix
+from mcpmix.mixing.strategies.hsmix import HSMix
 from mcpmix.mixing.strategies.mixup import Mixup
 from mcpmix.mixing.strategies.none import FullSup
 from mcpmix.mixing.strategies.paired_uniform import PairedUniform
 from mcpmix.mixing.strategies.pixmix import PixMix
+from mcpmix.mixing.strategies.puzzlemix import PuzzleMix
 from mcpmix.mixing.strategies.rla import RLAMix
 from mcpmix.mixing.strategies.scheduled import CosineMix, StepwiseMix
 from mcpmix.mixing.strategies.smoothmix import SmoothMix
@@ -26,11 +29,14 @@ __all__ = [
     "AugMix",
     "CosineMix",
     "CutMix",
+    "DiffuseMix",
     "FullSup",
     "GridMix",
+    "HSMix",
     "Mixup",
     "PairedUniform",
     "PixMix",
+    "PuzzleMix",
     "RLAMix",
     "SmoothMix",
     "StepwiseMix",
@@ -58,6 +64,9 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "append": Append,
     "augmix": AugMix,
     "pixmix": PixMix,
+    "puzzlemix": PuzzleMix,
+    "hsmix": HSMix,
+    "diffusemix": DiffuseMix,
 }
 """Names of the strategies, and what builds them. "mcpmix-rla" takes the settings of `RLA` and `gate_lr`."""
 
