@@ -183,7 +183,8 @@ def borders(pixels: Tensor, side: int, strip: int, partners: np.ndarray) -> np.n
     other = torch.from_numpy(partners).to(pixels.device)
     pairs = [(a, b) for a in (upper, upper[other]) for b in (lower, lower[other])]
     across = torch.stack([(a - b).abs().mean(1) for a, b in pairs])
-    return across.unflatten(3, (side, -1)).mean(4).double().cpu().numpy()
+    means: np.ndarray = across.unflatten(3, (side, -1)).mean(4).double().cpu().numpy()
+    return means
 
 
 def _one_block_terms(pairs: np.ndarray, axis: int) -> np.ndarray:
@@ -207,7 +208,8 @@ def _move(values: Tensor, plan: np.ndarray | None, side: int) -> Tensor:
     cells = values.reshape(count, channels, side, height // side, side, width // side)
     cells = cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     sample = torch.arange(count, device=values.device)[:, None]
-    moved = cells[sample, torch.from_numpy(plan).to(values.device)].unflatten(1, (side, side))
+    moved = cells[sample, torch.from_numpy(plan).to(values.device)]
+    moved = moved.reshape(count, side, side, *cells.shape[2:])
     return moved.permute(0, 3, 1, 4, 2, 5).reshape(values.shape)
 
 
