@@ -20,9 +20,10 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import setup, worker_count
 from mcpmix.core.seeding import seed_for
 from mcpmix.data import phantom
-from mcpmix.data.folder import scan_folder
-from mcpmix.data.index import DatasetIndex, build_index
-from mcpmix.data.splits import PARTS, group_split, read_split
+from mcpmix.data.audit import Audit, Severity, inspect_all
+from mcpmix.data.collection import Collection
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import licence_of, resolve
@@ -46,10 +47,12 @@ class CheckResult:
     Attributes:
         problems: all that would stop a run, each with its remedy.
         facts: what is well, by topic.
+        audit: what the files are; None for a phantom, or if they were not found.
     """
 
     problems: tuple[McpmixError, ...]
     facts: dict[str, str]
+    audit: Audit | None = None
 
     @property
     def exit_code(self) -> int:
@@ -75,9 +78,6 @@ class _Examination:
         except McpmixError as error:
             self.problems.append(error)
 
-    def result(self) -> CheckResult:
-        return CheckResult(tuple(self.problems), self.facts)
-
 
 def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     """Examine data, split, arms, networks, weights, device and disk. Writes nothing.
@@ -87,11 +87,12 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
         progress: where decoding reports to.
     """
     examination = _Examination()
-    found: list[DatasetIndex] = []
+    found: list[Audit] = []
     examination.look("data", partial(_examine_data, config, progress, found))
     _examine_settings(config, examination)
-    examination.look("disk", partial(_examine_disk, config, found[0] if found else None))
-    return examination.result()
+    audit = found[0] if found else None
+    examination.look("disk", partial(_examine_disk, config, audit.index() if audit else None))
+    return CheckResult(tuple(examination.problems), examination.facts, audit)
 
 
 def require_settings(config: Config) -> None:
@@ -118,7 +119,7 @@ def _examine_settings(config: Config, examination: _Examination) -> None:
 # --- data --------------------------------------------------------------------------------------------------
 
 
-def _examine_data(config: Config, progress: Progress, found: list[DatasetIndex]) -> str:
+def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str:
     data = config.data
     if data.source == "phantom":
         phantom.render(seed_for("check"), 0, 0, data.size)  # refuses a size that it cannot draw
@@ -127,29 +128,47 @@ def _examine_data(config: Config, progress: Progress, found: list[DatasetIndex])
             f"phantom; {plan.train_patients} patients for train, {plan.validation_patients} for validation, "
             f"{plan.test_patients} for test"
         )
-    index = _index_folder(config, progress)
-    found.append(index)
-    parts = ", ".join(f"{len(index.part(part))} for {part}" for part in PARTS)
-    groups = len({record.group for record in index.records})
-    return f"{len(index.records)} images of {groups} groups; {parts}"
+    collection = _load(config, progress)
+    facts = inspect_all(collection.samples, progress)
+    found.append(Audit(facts, {}))
+    _refuse_errors(found[-1])
+    area_of = {item.sample.id: item.area for item in facts}
+    plan = SplitPlan(**data.split.model_dump())
+    planned = make_split(collection, plan, config.seed, lambda sample: area_of[sample.id])
+    part_of = {name: part for part, ids in planned.split.parts().items() for name in ids}
+    found[-1] = Audit(facts, part_of)
+    _refuse_errors(found[-1])
+    parts = ", ".join(f"{len(ids)} for {part}" for part, ids in planned.split.parts().items())
+    groups = len({sample.group for sample in collection.samples if sample.id in part_of})
+    warning = f"; this split leaks: {planned.leaks}" if planned.leaks else ""
+    return f"{len(part_of)} images of {groups} groups; {parts}{warning}"
 
 
-def _index_folder(config: Config, progress: Progress) -> DatasetIndex:
-    """Scan, split and index as the first stage does, in memory."""
+def _load(config: Config, progress: Progress) -> Collection:
+    """The samples, not decoded; if names are wrong, all problems, also those inside of files."""
     data = config.data
-    assert data.images is not None
-    assert data.masks is not None
+    places = {"root": data.root, "images": data.images, "masks": data.masks, "groups": data.groups}
     split_file = data.split.file
     try:
-        samples = scan_folder(data.images, data.masks, data.groups, progress=progress)
-    except DataError as error:
-        if split_file is not None and not split_file.is_file():
-            raise DataError(f"{error}\nThe split file {split_file} does not exist.") from error
-        raise
-    if split_file is not None:
-        return build_index(samples, read_split(split_file, samples), progress)
-    split = group_split(samples, data.split.validation, data.split.test, config.seed)
-    return build_index(samples, split, progress)
+        return load_collection(data.source, **places, decode=False)
+    except DataError:
+        try:
+            return load_collection(data.source, **places, progress=progress)
+        except DataError as error:
+            if split_file is not None and not split_file.is_file():
+                raise DataError(f"{error}\nThe split file {split_file} does not exist.") from error
+            raise
+
+
+def _refuse_errors(audit: Audit) -> None:
+    grave = [finding for finding in audit.findings if finding.severity == Severity.ERROR]
+    if grave:
+        raise DataError(
+            "\n".join(
+                bullet_list(f"{finding.title.capitalize()}: {finding.remedy}:", finding.items)
+                for finding in grave
+            )
+        )
 
 
 # --- settings ----------------------------------------------------------------------------------------------

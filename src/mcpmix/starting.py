@@ -38,11 +38,12 @@ _MAIN_FIELDS: dict[str, Any] = {
     "output": None,
     "data": {
         "source": None,
+        "root": None,
         "images": None,
         "masks": None,
         "groups": None,
         "size": None,
-        "split": {"file": None, "validation": None, "test": None},
+        "split": {"file": None, "method": None, "validation": None, "test": None},
     },
     "depth": {"model": None},
     "generator": {"base": None, "prompt": {"position": None, "target": None}},
@@ -142,8 +143,8 @@ def _commented(section: BaseModel, wanted: dict[str, Any], indent: str) -> Itera
             yield from _commented(value, inner, indent + "  ")
             continue
         description = type(section).model_fields[name].description
-        if description:
-            yield f"{indent}# {description}"
+        for line in (description or "").splitlines():
+            yield f"{indent}# {line.strip()}"
         plain = section.model_dump(mode="json", include={name})
         flow = None if isinstance(value, tuple) else False
         yield (

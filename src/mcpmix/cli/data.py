@@ -42,6 +42,32 @@ def show(
 
 
 @app.command()
+def convert(
+    root: Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`."),
+    ] = "folder",
+    layout: Annotated[
+        str, typer.Option("--to", help="folder, manifest, nnunet or imagefolder.")
+    ] = "manifest",
+) -> None:
+    """Write a data set in another layout, without loss: pixels, masks, ids, groups and split."""
+    from mcpmix.data.convert import convert as write
+    from mcpmix.data.formats import WRITERS
+    from mcpmix.data.planning import load_collection
+
+    if layout not in WRITERS:
+        raise typer.BadParameter(f"--to {layout}: expected one of {', '.join(WRITERS)}.")
+    collection = load_collection(source, root=root)
+    with shown_progress() as progress:
+        write(collection, layout, out, progress)
+    groups = len({sample.group for sample in collection.samples})
+    typer.echo(f"{len(collection.samples)} images of {groups} groups: {out}")
+
+
+@app.command()
 def phantom(
     out: Annotated[
         Path | None, typer.Option(help="Folder for images/, masks/ and groups.csv.", show_default=False)

@@ -2,12 +2,15 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mcpmix.cli.options import ConfigFile, Overrides
 from mcpmix.cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from mcpmix.data.audit import Audit
 
 
 def init(
@@ -39,7 +42,14 @@ def init(
     typer.echo(f"next: mcpmix check {starter.file}")
 
 
-def check(config: ConfigFile, overrides: Overrides = None) -> None:
+def check(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", help="Page with all findings about the images.", show_default=False),
+    ] = None,
+) -> None:
     """Find every problem before anything runs.
 
     Looks at data, split, leakage, models, device and disk; shows the licences of the weights.
@@ -53,9 +63,24 @@ def check(config: ConfigFile, overrides: Overrides = None) -> None:
         result = examine(settings, progress)
     for name, text in result.facts.items():
         typer.echo(f"{name}: {text}")
+    if result.audit is not None:
+        _show_audit(result.audit, settings.name, page)
     for problem in result.problems:
         typer.echo(f"Error: {problem}", err=True)
     if result.problems:
         raise typer.Exit(result.exit_code)
     command = shlex.join(["mcpmix", "run", str(config), *(overrides or ())])
     typer.echo(f"no problems; next: {command}")
+
+
+def _show_audit(audit: "Audit", name: str, page: Path | None) -> None:
+    from mcpmix.core.artifacts import storage_errors, write_text
+    from mcpmix.data.audit.page import as_lines, as_page
+
+    for line in as_lines(audit, errors=False):
+        typer.echo(line)
+    if page is not None:
+        with storage_errors(page.parent):
+            page.parent.mkdir(parents=True, exist_ok=True)
+            write_text(page, as_page(audit, name))
+        typer.echo(f"findings about the images: {page}")

@@ -24,6 +24,9 @@ def show_report(report: "Artifact") -> None:
     seeds = f"{len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}"
     typer.echo(f"\n{table.images} test images, mean ± standard deviation over {seeds}; * is the best mean")
     show_table(*_fitted(cells))
+    leaks = report.manifest.get("counts", {}).get("leaks")
+    if leaks:
+        typer.echo(f"\nthe split of this table leaks ({leaks}): the figures are too good")
     typer.echo(f"\nreport: {report / 'report.html'}")
 
 

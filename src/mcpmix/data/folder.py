@@ -23,6 +23,8 @@ def scan_folder(
     groups: Path | None = None,
     source: str = "folder",
     progress: Progress = SILENT,
+    *,
+    decode: bool = True,
 ) -> list[Sample]:
     """Pair images with masks and check all of them by decoding.
 
@@ -37,6 +39,7 @@ def scan_folder(
             its own group.
         source: name of the data set, kept in the samples.
         progress: where decoding reports to.
+        decode: whether to read the files; without it only names are checked.
 
     Returns:
         Samples in the order of their ids.
@@ -48,7 +51,8 @@ def scan_folder(
     image_files, mask_files = _list_files(images, masks, problems)
     # Without one of the folders, naming every file of the other as single would only hide the cause.
     pairs = [] if problems else _pair(image_files, mask_files, masks, problems)
-    _check_pairs(pairs, progress, problems)
+    if decode:
+        _check_pairs(pairs, progress, problems)
     group_of = {image.stem: image.stem for image in image_files}
     if groups is not None:
         group_of = _read_groups(groups, image_files, problems)

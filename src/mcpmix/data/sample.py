@@ -79,6 +79,15 @@ def read_mask(path: Path) -> Bytes:
             channel, or (if it is not a JPEG) holds levels between 2 and 127 only, which this rule would
             read as an empty mask.
     """
+    return examine_mask(path)[0]
+
+
+def examine_mask(path: Path) -> tuple[Bytes, int]:
+    """A mask as `read_mask` gives it, and the number of grey levels in its file.
+
+    Raises:
+        DataError: as `read_mask`.
+    """
     levels, lossy = _read_levels(path)
     brightest = int(levels.max())
     if 1 < brightest < _LESION and not lossy:
@@ -87,7 +96,7 @@ def read_mask(path: Path) -> Bytes:
             f"the lesion at {_LESION} or more. If the levels are class numbers, save one class as 255."
         )
     lesion = levels > 0 if brightest <= 1 else levels >= _LESION
-    return lesion.astype(np.uint8)
+    return lesion.astype(np.uint8), _count_levels(levels)
 
 
 def mask_levels(path: Path) -> int:
@@ -96,7 +105,7 @@ def mask_levels(path: Path) -> int:
     Raises:
         DataError: as `read_mask`.
     """
-    return len(np.unique(_read_levels(path)[0]))
+    return _count_levels(_read_levels(path)[0])
 
 
 def resize_image(image: Bytes, size: int) -> Bytes:
@@ -141,6 +150,10 @@ def size_problems(image: Path, mask: Path, image_pixels: Bytes, mask_pixels: Byt
         f"{mask} is {mask_width} x {mask_height} pixels, but its image {image} is {width} x {height}. "
         "Expected equal sizes: export the mask at the size of its image."
     ]
+
+
+def _count_levels(levels: Bytes) -> int:
+    return int(np.count_nonzero(np.bincount(levels.ravel())))
 
 
 def _read_levels(path: Path) -> tuple[Bytes, bool]:

@@ -98,7 +98,7 @@ def read_split(path: Path, samples: Sequence[Sample]) -> Split:
     Raises:
         DataError: with every problem: unknown ids, ids named twice, groups in two parts, empty parts.
     """
-    content = _read_lists(path)
+    content = read_lists(path)
     group_of = {sample.id: sample.group for sample in samples}
     problems = [*_id_problems(content, group_of), *_group_problems(content, group_of)]
     if problems:
@@ -106,8 +106,12 @@ def read_split(path: Path, samples: Sequence[Sample]) -> Split:
     return Split(*(tuple(content[part]) for part in PARTS))
 
 
-def _read_lists(path: Path) -> dict[str, list[str]]:
-    """The three lists of a split file, of strings, whatever these say."""
+def read_lists(path: Path) -> dict[str, list[str]]:
+    """The three lists of a split file, of strings, whatever these say.
+
+    Raises:
+        DataError: the file is missing, damaged or of another form.
+    """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:

@@ -1,15 +1,18 @@
 """Stage 0: the data set, checked, split and indexed; the phantom is drawn first if it is asked for."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mcpmix.core.artifacts import Artifact, StageKey, digest_of, file_digest, workspace
 from mcpmix.core.config import Config
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data.folder import scan_folder
 from mcpmix.data.index import build_index
 from mcpmix.data.phantom_set import write_phantom_set
+from mcpmix.data.planning import PlannedSplit, SplitPlan, load_collection, make_split
 from mcpmix.data.sample import Sample
-from mcpmix.data.splits import Split, group_split, read_split
+
+_ADDED = {"root": None, "split": {"method": "random", "folds": 5, "fold": 0}}  # settings of later versions
 
 
 def key(config: Config) -> StageKey:
@@ -17,14 +20,13 @@ def key(config: Config) -> StageKey:
     data = config.data
     if data.source == "phantom":
         return StageKey("dataset", {"phantom": data.phantom.model_dump(), "size": data.size}, {}, config.seed)
-    assert data.images is not None
-    assert data.masks is not None
-    inputs = {"images": _listing(data.images), "masks": _listing(data.masks)}
+    places = {"images": data.images, "masks": data.masks, "root": data.root}
+    inputs = {name: _listing(place) for name, place in places.items() if place is not None}
     for name, file in (("groups", data.groups), ("split", data.split.file)):
         if file is not None and file.exists():
             inputs[name] = file_digest(file)
     settings = data.model_dump(mode="json", exclude={"phantom", "size"})
-    return StageKey("dataset", settings, inputs, config.seed)
+    return StageKey("dataset", _without(settings, _ADDED), inputs, config.seed)
 
 
 def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
@@ -36,7 +38,8 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         progress: where to report.
     """
     with workspace(out, key(config)) as space:
-        samples, split = _collect(config, space.folder, progress)
+        samples, planned = _collect(config, space.folder, progress)
+        split = planned.split
         index = build_index(samples, split, progress)
         index.write(space.folder / "index.json")
         return space.finish(
@@ -44,24 +47,42 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
             validation=len(split.validation),
             test=len(split.test),
             content=index.digest,
+            leaks=planned.leaks,
         )
 
 
-def _collect(config: Config, folder: Path, progress: Progress) -> tuple[list[Sample], Split]:
+def _collect(config: Config, folder: Path, progress: Progress) -> tuple[Sequence[Sample], PlannedSplit]:
     data = config.data
     if data.source == "phantom":
-        return write_phantom_set(
+        samples, split = write_phantom_set(
             folder, **data.phantom.model_dump(), seed=config.seed, size=data.size, progress=progress
         )
-    assert data.images is not None
-    assert data.masks is not None
-    samples = scan_folder(data.images, data.masks, data.groups)
-    if data.split.file is not None:
-        return samples, read_split(data.split.file, samples)
-    return samples, group_split(samples, data.split.validation, data.split.test, config.seed)
+        return samples, PlannedSplit(split)
+    collection = load_collection(
+        data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
+    )
+    return collection.samples, make_split(collection, SplitPlan(**data.split.model_dump()), config.seed)
 
 
-def _listing(folder: Path) -> str:
+def _listing(place: Path) -> str:
     """A digest of names, sizes and modification times: cheap, and changes when a file does."""
-    entries = sorted(path for path in folder.glob("*") if path.is_file()) if folder.is_dir() else []
-    return digest_of([[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in entries])
+    if place.is_file():
+        return file_digest(place)
+    entries = sorted(path for path in place.rglob("*") if path.is_file())
+    return digest_of(
+        [
+            [path.relative_to(place).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
+            for path in entries
+        ]
+    )
+
+
+def _without(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Leave out settings at these values, so that an index made before they existed stays valid."""
+    kept = {}
+    for name, value in settings.items():
+        if isinstance(value, dict) and name in defaults:
+            kept[name] = _without(value, defaults[name])
+        elif name not in defaults or value != defaults[name]:
+            kept[name] = value
+    return kept

@@ -82,7 +82,9 @@ def run(
     Raises:
         DataError: an evaluation or a log is damaged.
     """
-    source = Source(config, DatasetIndex.read(dataset / "index.json"), pairs, segmenters, evaluations)
+    leaks = str(dataset.manifest["counts"].get("leaks", ""))
+    index = DatasetIndex.read(dataset / "index.json")
+    source = Source(config, index, pairs, segmenters, evaluations, leaks)
     with workspace(out, key(config, dataset, pairs, evaluations)) as space:
         with progress.track("report", 4) as advance:
             table = source.table()
@@ -96,7 +98,8 @@ def run(
             page = _page(source, table, dataset, strips, cases, cases_text)
             write_text(space.folder / "report.html", render(page))
             advance(1, "page")
-        return space.finish(arms=len(table.rows), seeds=len(table.seeds), images=table.images)
+        marks = {"leaks": leaks} if leaks else {}
+        return space.finish(arms=len(table.rows), seeds=len(table.seeds), images=table.images, **marks)
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Source:
     pairs: Artifact | None
     segmenters: Mapping[Run, Artifact]
     evaluations: Mapping[Run, Artifact]
+    leaks: str = ""  # why figures on the test part are too good
 
     @property
     def arms(self) -> list[str]:
@@ -185,12 +189,17 @@ def _page(
     )
 
 
+def _leak_text(reason: str) -> str:
+    """What a table has to say if its split leaks."""
+    return f"this split leaks ({reason}), so the figures are too good"
+
+
 def _lead(source: Source) -> str:
     config, labels = source.config, [arm.label for arm in arms_of(source.arms)]
     kind = (
         "Images drawn by a procedural phantom of endoscopy; no real patient is among them."
         if config.data.source == "phantom"
-        else f"Images of the folder {config.data.images}."
+        else f"Images of the folder {config.data.images or config.data.root} ({config.data.source})."
     )
     grouping = ""
     if config.data.source == "folder" and config.data.groups is None:
@@ -198,10 +207,12 @@ def _lead(source: Source) -> str:
             " No groups were given, so every image is its own: if several show one patient, test figures are "
             "too good."
         )
+    tested = f"{source.group_word} none of whose images was used for training or for choosing the checkpoint"
+    if source.leaks:
+        tested = f"images of {source.group_word} that were trained on as well: {_leak_text(source.leaks)}"
     return (
         f"Compared: {'; '.join(labels)}. Each trains the same network ({config.segmenter.name} "
-        f"{config.segmenter.variant}, {config.data.size} px) and is tested on {source.group_word} none of "
-        f"whose images was used for training or for choosing the checkpoint. {kind}{grouping}"
+        f"{config.segmenter.variant}, {config.data.size} px) and is tested on {tested}. {kind}{grouping}"
     )
 
 
@@ -274,7 +285,8 @@ def _table_views(source: Source, table: Table) -> tuple[TableView, ...]:
 
 def _warnings(source: Source) -> tuple[tuple[str, str], ...]:
     labels = {arm.name: arm.label for arm in arms_of(source.arms)}
-    return tuple(
+    split = (("Split", _leak_text(source.leaks)),) if source.leaks else ()
+    return split + tuple(
         (f"{labels.get(arm, arm)}, seed {seed}", str(text))
         for (arm, seed), segmenter in source.segmenters.items()
         for text in segmenter.manifest["counts"].get("warnings", [])
@@ -284,6 +296,7 @@ def _warnings(source: Source) -> tuple[tuple[str, str], ...]:
 def _markdown(source: Source, table: Table) -> str:
     region, boundary = (to_markdown(view.table) for view in _table_views(source, table))
     notes = [
+        f"**{_leak_text(source.leaks)}**" if source.leaks else "",
         statements.basis(table, source.test_groups, source.group_word),
         statements.undefined_note(table),
         statements.caution(len(table.seeds)),

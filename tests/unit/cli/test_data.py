@@ -64,3 +64,31 @@ def test_list_of_an_unknown_set(mcpmix):
     done = mcpmix("data", "list", "kvasirseg")
     assert done.code == 2
     assert "did you mean kvasir-seg?" in done.err
+
+
+def test_convert_there_and_back(mcpmix, phantom_folder, tmp_path):
+    done = mcpmix("data", "convert", phantom_folder, tmp_path / "Dataset501_Phantom", "--to", "nnunet")
+    assert done.code == 0, done.err
+    assert "8 images of 4 groups" in done.out
+    back = mcpmix(
+        "data", "convert", tmp_path / "Dataset501_Phantom", tmp_path / "back", "--from", "nnunet", "--to",
+        "folder",
+    )  # fmt: skip
+    assert back.code == 0, back.err
+    for kind in ("images", "masks"):
+        for path in (phantom_folder / kind).iterdir():
+            copy = np.asarray(Image.open(tmp_path / "back" / kind / path.name))
+            original = np.asarray(Image.open(path))
+            assert (
+                np.array_equal(copy > 0, original > 0) if kind == "masks" else np.array_equal(copy, original)
+            )
+    assert (tmp_path / "back" / "groups.csv").read_text() == (phantom_folder / "groups.csv").read_text()
+
+
+def test_convert_says_what_it_knows(mcpmix, phantom_folder, tmp_path):
+    done = mcpmix("data", "convert", phantom_folder, tmp_path / "x", "--to", "coco")
+    assert done.code == 2
+    assert "folder, manifest, nnunet, imagefolder" in done.err.replace("\n", " ")
+    done = mcpmix("data", "convert", phantom_folder, tmp_path / "x", "--from", "coco")
+    assert done.code == 2
+    assert "no source 'coco'" in done.err

@@ -233,3 +233,42 @@ def test_what_is_finished_is_kept_when_a_later_run_fails(mcpmix, config, phantom
     remove_mask(phantom_folder)
     assert mcpmix("depth", config, *weightless).code == 3
     assert json.loads(index.read_text())["samples"] == samples
+
+
+# --- audit -------------------------------------------------------------------------------------------------
+
+
+def test_check_shows_warnings_and_writes_a_page(mcpmix, config, phantom_folder, tmp_path):
+    mask = first(phantom_folder / "masks")
+    Image.fromarray(np.zeros((32, 32), np.uint8)).save(mask)
+    page = tmp_path / "pages" / "audit.html"
+    done = mcpmix("check", config, "--html", page)
+    assert done.code == 0, done.err
+    assert "images: 8 readable of 8; 32 x 32 pixels" in done.out
+    assert "warning: 1 x masks are empty" in done.out
+    assert f"findings about the images: {page}" in done.out
+    assert mask.stem in page.read_text(encoding="utf-8")
+
+
+def test_check_of_a_damaged_set_writes_the_page_as_well(mcpmix, config, phantom_folder, tmp_path):
+    damage_image(phantom_folder)
+    done = mcpmix("check", config, "--html", tmp_path / "audit.html")
+    assert done.code == 3
+    assert "Files cannot be used" in done.err
+    assert "cannot be read" in (tmp_path / "audit.html").read_text(encoding="utf-8")
+
+
+def test_check_of_a_data_set_in_another_layout_with_its_own_split(mcpmix, config, phantom_folder, tmp_path):
+    names = sorted(path.stem for path in (phantom_folder / "images").iterdir())
+    parts = {"train": names[:4], "validation": names[4:6], "test": names[6:]}
+    (phantom_folder / "split.json").write_text(json.dumps(parts))
+    assert mcpmix("data", "convert", phantom_folder, tmp_path / "hub", "--to", "imagefolder").code == 0
+    layout = ("data.source=imagefolder", f"data.root={tmp_path / 'hub'}", "data.split.method=official")
+    done = mcpmix("check", config, *layout)
+    assert done.code == 0, done.err
+    assert "data: 8 images of 4 groups; 4 for train, 2 for validation, 2 for test" in done.out
+    assert "no split 'pranet'" in error_of(
+        mcpmix("check", config, *layout[:2], "data.split.method=pranet"), 2
+    )
+    assert "no source 'nowhere'" in error_of(mcpmix("check", config, "data.source=nowhere", layout[1]), 2)
+    assert "needs `root`" in error_of(mcpmix("check", config, "data.source=nnunet"), 2)

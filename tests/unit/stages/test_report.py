@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mcpmix.core.artifacts import StageKey, workspace, write_json
+from mcpmix.core.artifacts import Artifact, StageKey, workspace, write_json
 from mcpmix.core.config import resolve_config
 from mcpmix.core.errors import DataError
 from mcpmix.core.tracking import JsonLines
@@ -307,6 +307,17 @@ def test_the_artefact_is_reusable_and_the_page_the_same_each_time(run, page):
     assert made.digest == wanted.digest
     assert made.manifest["counts"] == {"arms": 3, "seeds": 3, "images": 6}
     assert (made / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_a_leaking_split_is_marked_in_page_table_and_manifest(tmp_path):
+    run = FakeRun(tmp_path)
+    manifest = {**run.dataset.manifest, "counts": {"leaks": "frames of one video"}}
+    made = run.report(dataset=Artifact(run.dataset.folder, manifest))
+    for name in ("report.html", "table.md"):
+        text = (made / name).read_text(encoding="utf-8")
+        assert "this split leaks (frames of one video), so the figures are too good" in text
+    assert "none of whose images" not in (made / "report.html").read_text(encoding="utf-8")
+    assert made.manifest["counts"]["leaks"] == "frames of one video"
 
 
 def test_the_key_changes_with_an_evaluation_and_with_the_configuration(run):

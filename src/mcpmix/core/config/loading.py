@@ -16,6 +16,7 @@ from mcpmix.core.errors import ConfigError, bullet_list
 Tree = dict[str, Any]
 
 _PATH_FIELDS = (
+    ("data", "root"),
     ("data", "images"),
     ("data", "masks"),
     ("data", "groups"),

@@ -39,24 +39,36 @@ class SplitConfig(Section):
     """Which samples are for training, validation and test. A group is never cut."""
 
     file: Path | None = None
-    """JSON with lists of ids under train, validation and test; overrides the fractions."""
+    """JSON with lists of ids under train, validation and test; overrides all below."""
+    method: str = "random"
+    """`random`, `stratified` (equal sizes of lesions in all parts), `kfold`, or a split that comes with the
+    data: `official`, `pranet` (`mcpmix data list` names them)."""
     validation: Share = 0.15
     """Share of the groups for choosing the checkpoint."""
     test: Share = 0.2
     """Share of the groups for the final figures."""
+    folds: int = Field(default=5, ge=2)
+    """Number of folds of `kfold`."""
+    fold: NaturalInt = 0
+    """Which fold is the test part, from 0."""
 
     @model_validator(mode="after")
     def _leaves_training_data(self) -> Self:
         if self.validation + self.test >= 1:
             raise ValueError(f"validation + test must stay below 1, got {self.validation} + {self.test}")
+        if self.fold >= self.folds:
+            raise ValueError(f"fold must be below folds (counted from 0), got {self.fold} of {self.folds}")
         return self
 
 
 class DataConfig(Section):
     """Where images and masks come from."""
 
-    source: Literal["folder", "phantom"] = "folder"
-    """`folder`: own images and masks; `phantom`: the procedural set."""
+    source: str = "folder"
+    """`folder`: own images and masks; `manifest` (CSV or JSONL), `nnunet` or `imagefolder`: own data in these
+    layouts; a name of `mcpmix data list`; `phantom`: the procedural set."""
+    root: Path | None = None
+    """Where the data is, for all sources but `folder` and `phantom`."""
     images: Path | None = None
     """Folder of images (PNG, JPEG, TIFF or BMP)."""
     masks: Path | None = None
@@ -69,9 +81,11 @@ class DataConfig(Section):
     phantom: PhantomConfig = PhantomConfig()
 
     @model_validator(mode="after")
-    def _folder_needs_paths(self) -> Self:
+    def _has_its_paths(self) -> Self:
         if self.source == "folder" and (self.images is None or self.masks is None):
             raise ValueError("source: folder needs both `images` and `masks`")
+        if self.source not in ("folder", "phantom") and self.root is None:
+            raise ValueError(f"source: {self.source} needs `root`, the folder or file where the data is")
         return self
 
 
@@ -137,6 +151,9 @@ class FinetuneConfig(Section):
     """Share of samples trained without text, for guidance."""
     min_snr_gamma: float = 5.0
     """Clip of the signal-to-noise weighting; 0 switches it off."""
+    lesion_weight: float = Field(default=1.0, ge=1)
+    """How much more an error under the mask counts. Lesions are a small part of an image: with few steps a
+    generator learns everything else first."""
     embedding_channels: tuple[PositiveInt, ...] = (16, 32, 96, 256)
     """Widths of the condition embedding; the last four make the eightfold down-sampling."""
     augment: bool = True

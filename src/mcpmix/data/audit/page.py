@@ -1,0 +1,116 @@
+"""An audit as text, and as a page that needs nothing but itself."""
+
+import base64
+import html
+import io
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from mcpmix.data.audit.findings import Finding, Severity
+from mcpmix.data.audit.inspection import Facts
+from mcpmix.data.audit.run import Audit
+
+_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+_MOST_LINES = 5  # of a finding, as text
+_MOST_ITEMS, _MOST_PICTURES = 200, 24  # of a finding, on the page
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h2 { font-size: 1.05rem; margin: 2rem 0 0; }
+.error { border-left: 0.4rem solid #c0392b; } .warning { border-left: 0.4rem solid #d68910; }
+.note { border-left: 0.4rem solid #5d8aa8; } section { padding-left: 1rem; }
+figure { display: inline-block; margin: 0.3rem; font-size: 0.75rem; max-width: 6.5rem; }
+figcaption, li { overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; } dt { font-weight: 600; }
+"""
+
+
+def as_lines(audit: Audit, *, errors: bool = True) -> Iterator[str]:
+    """Statistics and findings, the gravest first, with the first samples of each.
+
+    Args:
+        audit: what was found.
+        errors: whether to include findings that stop a check by themselves.
+    """
+    for name, text in audit.statistics().items():
+        yield f"{name}: {text}"
+    for finding in audit.findings:
+        if finding.severity == Severity.ERROR and not errors:
+            continue
+        yield f"{_WORDS[finding.severity]}: {len(finding.items)} x {finding.title}; {finding.remedy}"
+        yield from (f"  - {item}" for item in finding.items[:_MOST_LINES])
+        if len(finding.items) > _MOST_LINES:
+            yield f"  - and {len(finding.items) - _MOST_LINES} more"
+
+
+def as_page(audit: Audit, name: str) -> str:
+    """A self-contained HTML page with thumbnails; lesions are outlined.
+
+    Args:
+        audit: what was found.
+        name: of the run or the data set.
+    """
+    facts = {item.sample.id: item for item in audit.facts}
+    counts = {
+        word: sum(_WORDS[finding.severity] == word for finding in audit.findings) for word in _WORDS.values()
+    }
+    summary = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items())
+    entries = "".join(
+        f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>"
+        for title, text in audit.statistics().items()
+    )
+    title = html.escape(f"Audit of {name}")
+    sections = "".join(_section(finding, facts) for finding in audit.findings)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{_STYLE}</style></head>\n"
+        f"<body><h1>{title}</h1><p>{len(audit.facts)} samples; {summary}.</p><dl>{entries}</dl>\n"
+        f"{_histogram(audit)}{sections or '<p>Nothing was found.</p>'}</body></html>\n"
+    )
+
+
+def _section(finding: Finding, facts: dict[str, Facts]) -> str:
+    word = _WORDS[finding.severity]
+    items = "".join(f"<li>{html.escape(item)}</li>" for item in finding.items[:_MOST_ITEMS])
+    rest = len(finding.items) - _MOST_ITEMS
+    more = f"<p>and {rest} more</p>" if rest > 0 else ""
+    chosen = [facts[name] for name in dict.fromkeys(finding.ids) if facts[name].thumbnail is not None]
+    pictures = "".join(_figure(item) for item in chosen[:_MOST_PICTURES])
+    return (
+        f'<section class="{word}"><h2>{word}: {len(finding.items)} x {html.escape(finding.title)}</h2>'
+        f"<p>{html.escape(finding.remedy)}</p>{pictures}"
+        f"<details><summary>all of them</summary><ul>{items}</ul>{more}</details></section>\n"
+    )
+
+
+def _figure(item: Facts) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(item.thumbnail).save(buffer, format="JPEG", quality=80)
+    source = base64.b64encode(buffer.getvalue()).decode()
+    name = html.escape(item.sample.id, quote=True)
+    return (
+        f'<figure><img src="data:image/jpeg;base64,{source}" alt="{name} with its lesion outlined">'
+        f"<figcaption>{name}</figcaption></figure>"
+    )
+
+
+def _histogram(audit: Audit) -> str:
+    """How much of the images is lesion, as a drawing."""
+    areas = [item.area for item in audit.facts if item.digest]
+    if not areas:
+        return ""
+    counts, edges = np.histogram(areas, bins=20, range=(0, max(areas) or 1))
+    bars = "".join(
+        f'<rect x="{place * 24}" y="{100 - 90 * count / counts.max():.1f}" width="22" '
+        f'height="{90 * count / counts.max():.1f}" fill="#5d8aa8"><title>{left:.1%} to {right:.1%}: {count}'
+        "</title></rect>"
+        for place, (count, left, right) in enumerate(zip(counts, edges, edges[1:], strict=False))
+    )
+    return (
+        '<svg viewBox="0 0 480 125" width="480" role="img" aria-label="How much of the images is lesion">'
+        f'{bars}<text x="0" y="118" font-size="12" fill="currentColor">0 %</text>'
+        f'<text x="480" y="118" font-size="12" text-anchor="end" fill="currentColor">{edges[-1]:.0%} of the '
+        "image is lesion</text></svg>\n"
+    )

@@ -1,0 +1,277 @@
+"""Every kind of dirt, made by the test, ends in its finding."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from mcpmix.data.audit import Audit, Severity, inspect_all
+from mcpmix.data.audit.hashing import fingerprint, matches
+from mcpmix.data.audit.inspection import inspect
+from mcpmix.data.audit.page import as_lines, as_page
+from mcpmix.data.index import build_index
+from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.sample import Sample
+from mcpmix.data.splits import Split
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+def scene(seed, height=48, width=64, shift=0):
+    """A smooth picture; a shift moves it as a camera would."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0:height, 0:width].astype(float)
+    columns = columns + shift
+    waves = sum(
+        rng.uniform(10, 40) * np.sin(rng.uniform(0.05, 0.3) * rows + rng.uniform(0.05, 0.3) * columns + phase)
+        for phase in rng.uniform(0, 6, 5)
+    )
+    return np.clip(np.stack([130 + waves, 90 + waves, 80 + waves / 2], axis=2), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    def make(name, image=None, mask=None, ending=".png", **saving):
+        picture = scene(sum(name.encode())) if image is None else image
+        if mask is None:
+            mask = np.zeros(np.asarray(picture).shape[:2], np.uint8)
+            mask[10:20, 10:30] = 255
+        paths = (tmp_path / "images" / f"{name}{ending}", tmp_path / "masks" / f"{name}.png")
+        for path, pixels in zip(paths, (picture, mask), strict=True):
+            path.parent.mkdir(exist_ok=True)
+            drawn = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+            drawn.save(path, **(saving if path == paths[0] else {}))
+        return Sample(name, *paths, name, "x")
+
+    return make
+
+
+def found(samples, part_of=None):
+    audit = Audit(inspect_all(samples), part_of or {})
+    return {finding.title: finding for finding in audit.findings}
+
+
+def only(findings, text):
+    titles = [title for title in findings if text in title]
+    assert len(titles) == 1, list(findings)
+    return findings[titles[0]]
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_set_has_no_findings(pair):
+    audit = Audit(inspect_all([pair("a"), pair("b"), pair("c")]), {"a": "train", "b": "train", "c": "test"})
+    assert audit.findings == ()
+    assert audit.leaking_share() == 0
+    assert audit.statistics()["images"] == "3 readable of 3; 64 x 48 pixels"
+    assert audit.statistics()["lesion area"].startswith("median 6.5 %")  # 200 of 3072 pixels
+    assert audit.statistics()["lesion place"] == "on average 31 % from the left, 31 % from the top"
+
+
+@pytest.mark.parametrize("kind", ["images", "masks"])
+@pytest.mark.parametrize("ending", [".png", ".jpg"])
+def test_files_cut_at_every_64th_byte_end_in_a_finding(pair, tmp_path, kind, ending):
+    sample = pair("a", ending=ending)
+    path = sample.image if kind == "images" else sample.mask
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 16, 64):
+        path.write_bytes(whole[:length])
+        facts = inspect(sample)
+        assert len(facts.errors) == 1
+        assert path.name in facts.errors[0]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"II*\0\xff\xff"]
+)
+def test_wrong_magic_and_empty_files(pair, content):
+    sample = pair("a")
+    sample.image.write_bytes(content)
+    finding = only(found([sample]), "files cannot be used")
+    assert finding.severity == Severity.ERROR
+    assert finding.ids == ("a",)
+
+
+def test_a_bomb_and_a_very_wide_image(pair, tmp_path):
+    bomb = pair("bomb", image=Image.new("1", (20000, 20000)), mask=np.zeros((4, 4), np.uint8))
+    wide = pair("wide", image=Image.new("RGB", (50000, 2)), mask=np.zeros((2, 50000), np.uint8))
+    findings = found([bomb, wide])
+    assert "is larger than 89 million pixels" in only(findings, "files cannot be used").items[0]
+    assert only(findings, "masks are empty").ids == ("wide",)
+
+
+def test_missing_files_and_other_sizes(pair):
+    gone, small = pair("gone"), pair("small", mask=np.zeros((8, 8), np.uint8))
+    gone.mask.unlink()
+    items = only(found([gone, small]), "files cannot be used").items
+    assert any("gone.png does not exist" in item for item in items)
+    assert any("is 8 x 8 pixels, but its image" in item for item in items)
+
+
+def test_sixteen_bits_are_refused(pair):
+    sample = pair("deep", image=Image.fromarray(np.full((48, 64), 40000, np.uint16)))
+    assert "more than 8 bits" in only(found([sample]), "files cannot be used").items[0]
+
+
+def test_oddities_that_the_reader_puts_right(pair):
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    samples = [
+        pair("turned", ending=".jpg", exif=exif),
+        pair("clear", image=Image.fromarray(np.dstack([scene(1), np.full((48, 64), 200, np.uint8)]))),
+        pair("table", image=Image.fromarray(scene(2)).convert("P")),
+        pair("söme name"),
+        pair("liar"),
+    ]
+    Image.fromarray(scene(5)).save(samples[4].image, format="JPEG")
+    findings = found(samples)
+    for text, name in (("camera's turn", "turned"), ("transparency", "clear"), ("palettes", "table"),
+                       ("spaces or letters", "söme name"), ("ending names another", "liar")):  # fmt: skip
+        assert only(findings, text).ids == (name,)
+
+
+def test_writing_in_a_corner_but_not_a_bright_spot(pair):
+    written, spot = Image.fromarray(scene(1, 192, 256)), Image.fromarray(scene(2, 192, 256))
+    ImageDraw.Draw(written).text((2, 4), "Name 12\n2019-01", fill="white")
+    ImageDraw.Draw(spot).ellipse((5, 5, 18, 18), fill="white")
+    samples = [pair("written", image=written), pair("spot", image=spot)]
+    assert only(found(samples), "seems to hold writing").ids == ("written",)
+
+
+# --- masks -------------------------------------------------------------------------------------------------
+
+
+def test_masks_that_need_a_look(pair):
+    empty, full, dot, grey = (np.zeros((48, 64), np.uint8) for _ in range(4))
+    full[:] = 255
+    dot[5, 5] = 255
+    grey[10:20, 10:20], grey[20:30, 10:20] = 255, 60
+    findings = found(
+        [pair("empty", mask=empty), pair("full", mask=full), pair("dot", mask=dot), pair("grey", mask=grey)]
+    )
+    for text, name in (("are empty", "empty"), ("whole image", "full"), ("less than 0.05 %", "dot"),
+                       ("more than two levels", "grey")):  # fmt: skip
+        assert only(findings, text).ids == (name,)
+    assert only(findings, "more than two levels").items == ("grey: 3.26% lesion, 3 levels",)
+
+
+# --- copies ------------------------------------------------------------------------------------------------
+
+
+def test_exact_copies_are_found_however_they_are_packed(pair):
+    pixels = scene(3)
+    samples = [pair("a", image=pixels), pair("b", image=pixels, ending=".bmp"), pair("c", image=pixels)]
+    findings = found(samples, {"a": "train", "b": "test", "c": "test"})
+    finding = only(findings, "identical pixels are in different parts")
+    assert finding.severity == Severity.ERROR
+    assert finding.items[0].startswith("train a (")
+    assert " = test b (" in finding.items[0]
+    within = found(samples[1:], {"b": "test", "c": "test"})
+    assert only(within, "in the same part").severity == Severity.WARNING
+
+
+def test_near_copies_across_the_split_are_counted(pair):
+    noise = np.random.default_rng(0).normal(0, 4, (48, 64, 3))
+    frames = {
+        "train_1": scene(1),
+        "train_2": scene(2),
+        "test_1": np.clip(scene(1) * 0.9 + 8 + noise, 0, 255).astype(np.uint8),  # darker and noisy
+        "test_2": scene(4),
+        "validation_1": scene(2, shift=1),
+    }
+    samples = [pair(name, image=image) for name, image in frames.items()]
+    audit = Audit(inspect_all(samples), {name: name.split("_")[0] for name in frames})
+    assert {(held, seen) for held, seen, _ in audit.near} == {
+        ("test_1", "train_1"),
+        ("validation_1", "train_2"),
+    }
+    assert (audit.leaking_share("test"), audit.leaking_share("validation")) == (0.5, 1.0)
+    finding = only({finding.title: finding for finding in audit.findings}, "the split leaks")
+    assert "50.0% of the test images and 100.0% of the validation images" in finding.title
+    assert finding.items[0].startswith("test test_1 ~ train train_1 (")
+
+
+def test_matches_agree_with_counting_one_by_one():
+    pictures = [scene(seed, shift=shift) for seed in range(4) for shift in (0, 1, 9)]
+    prints = [fingerprint(picture) for picture in pictures]
+    expected = {
+        (first, second)
+        for first, one in enumerate(prints)
+        for second, two in enumerate(prints)
+        if np.sum(one.signs != two.signs) <= 48 and np.corrcoef(one.grey, two.grey)[0, 1] >= 0.975
+    }
+    assert {(match.first, match.second) for match in matches(prints, prints)} == expected
+    assert {(number, number) for number in range(12)} < expected
+    assert list(matches([], prints)) == []
+
+
+def test_pictures_of_one_colour_are_no_near_copies_of_anything():
+    flat = [fingerprint(np.full((20, 20, 3), level, np.uint8)) for level in (0, 128)]
+    assert list(matches(flat, flat)) == []
+
+
+# --- what comes of it --------------------------------------------------------------------------------------
+
+
+def test_the_index_is_the_one_that_the_stage_makes(pair):
+    samples = [pair(name) for name in "abc"]
+    audit = Audit(inspect_all(samples), {"c": "train", "b": "validation", "a": "test"})
+    assert audit.index() == build_index(samples, Split(("c",), ("b",), ("a",)))
+
+
+def test_text_and_page_name_findings_and_hide_nothing_outside(pair):
+    samples = [pair("<b>&"), pair("gone")]
+    samples[1].image.unlink()
+    audit = Audit(inspect_all(samples), {})
+    lines = list(as_lines(audit))
+    assert any(line.startswith("error: 1 x files cannot be used; mend or remove") for line in lines)
+    assert not any(line.startswith("error") for line in as_lines(audit, errors=False))
+    page = as_page(audit, "my <set>")
+    assert "Audit of my &lt;set&gt;" in page
+    assert "<b>&" not in page
+    assert "&lt;b&gt;&amp;" in page
+    assert "data:image/jpeg;base64," in page
+    assert not re.search(r"(src|href)=[\"']?https?:", page)
+    assert "<script" not in page
+
+
+def test_long_findings_are_cut_in_the_text_only(pair):
+    samples = [pair(f"n {number}") for number in range(8)]
+    audit = Audit(inspect_all(samples), {})
+    assert "  - and 3 more" in list(as_lines(audit))
+    assert as_page(audit, "x").count("<li>") == 8
+
+
+# --- the real ones -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "CVC-ClinicDB").is_dir(), reason="no CVC-ClinicDB here")
+def test_frames_of_cvc_clinicdb_leak_and_sequences_do_not():
+    collection = load_collection("cvc-clinicdb", root=SHARED / "CVC-ClinicDB")
+    facts = inspect_all(collection.samples)
+
+    def share(plan, samples):
+        split = make_split(type(collection)(tuple(samples)), plan, 0).split
+        parts = {name: part for part, ids in split.parts().items() for name in ids}
+        return Audit(facts, parts).leaking_share("test")
+
+    frames = [Sample(item.id, item.image, item.mask, item.id, "x") for item in collection.samples]
+    assert share(SplitPlan(), collection.samples) == 0
+    assert share(SplitPlan(), frames) > 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "ISIC2017").is_dir(), reason="no ISIC 2017 here")
+def test_the_copy_in_isic_2017_is_found():
+    collection = load_collection("isic-2017", root=SHARED / "ISIC2017")
+    parts = {item.id: item.image.parents[1].name for item in collection.samples}
+    finding = next(
+        f for f in Audit(inspect_all(collection.samples), parts).findings if f.severity == Severity.ERROR
+    )
+    assert len(finding.items) == 1
+    assert "train ISIC_0012970" in finding.items[0]
+    assert "validation ISIC_0012127" in finding.items[0]
