@@ -71,6 +71,29 @@ def test_consistency_is_part_of_the_objective(prepared, tmp_path):
     assert values["loss"] == pytest.approx(values["loss_real"] + 12 * divergence, rel=1e-5)
 
 
+def test_originals_lead_to_the_augmented_batch(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    batch = next(trainer._batches(1))
+    places = [trainer.train.ids.index(name) for name in batch.ids]
+    masks = torch.from_numpy(trainer.train.masks[places])[:, None].float()
+    assert torch.equal(batch.originals.warp(masks), batch.masks)
+    assert not torch.equal(masks, batch.masks)
+    pixels = torch.from_numpy(trainer.train.images[places]).permute(0, 3, 1, 2)
+    torch.testing.assert_close(train.denormalise(batch.originals.images()), pixels / 255)
+
+
+@pytest.mark.parametrize(("arm", "terms"), [("puzzlemix", {"mixed"}), ("hsmix", {"hard", "soft"})])
+def test_strategies_that_look_at_network_or_originals_take_a_step(prepared, tmp_path, arm, terms):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, arm, 0, tmp_path, runtime)
+    trainer.strategy.set_epoch(1)
+    before = [parameter.detach().clone() for parameter in trainer.network.parameters()]
+    values = trainer._step(next(trainer._batches(1)), 1, 0)
+    assert set(values) == {"loss"} | {f"loss_{name}" for name in terms}
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.network.parameters(), strict=True))
+
+
 def test_last_batch_is_filled_up_and_every_sample_is_seen(prepared, tmp_path):
     config, inputs, runtime = prepared
     config = config.model_copy(update={"train": config.train.model_copy(update={"batch_size": 3})})
