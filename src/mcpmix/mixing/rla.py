@@ -175,9 +175,18 @@ class RLA(nn.Module):
         early = 4 * int(self.epoch) <= 3 * self.epochs
         return early and float(self.rho.detach()) < _COLLAPSE * self.rho_max
 
-    def mix(self, real: Tensor, synthetic: Tensor) -> Tensor:
-        """`(1 - s) real + s synthetic` for images (B, 3, H, W); gradients flow to s."""
-        return mix(real, synthetic, self.s)
+    def mix(self, real: Tensor, synthetic: Tensor, relative: Tensor | None = None) -> Tensor:
+        """`(1 - s) real + s synthetic` for images (B, 3, H, W); gradients flow to s.
+
+        Args:
+            real: The real images.
+            synthetic: Their counterparts.
+            relative: Factors (B,) around 1: sample i takes the share `s relative_i`, at most `s_max`. None: all
+                samples take s, as in the paper.
+        """
+        if relative is None:
+            return mix(real, synthetic, self.s)
+        return mix(real, synthetic, (self.s * relative.to(real)).clamp(max=self.s_max))
 
     def loss(self, loss_real: Tensor, loss_mix: Tensor, real: Tensor, mixed: Tensor) -> RLALoss:
         """The objective of one step. In training mode it also updates the signals of the controller.

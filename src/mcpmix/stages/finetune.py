@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcpmix.core.artifacts import Artifact, StageKey, workspace
@@ -43,11 +44,13 @@ class TrainingSet:
     Attributes:
         latents: V,U,N,C,h,w, one per view (symmetry of the square) and tint.
         conditions: N,2,H,W mask and depth.
+        masks: N,H,W, also where the condition leaves them out.
         text: 2,L,C embeddings of the empty and of the full prompt.
     """
 
     latents: Tensor
     conditions: Tensor
+    masks: Tensor
     text: Tensor
 
     def __len__(self) -> int:
@@ -115,6 +118,7 @@ def _prepare(base: DiffusionBase, arrays: Arrays, depths: np.ndarray, config: Co
     return TrainingSet(
         latents=torch.stack(latents).unflatten(0, (len(turns), len(tints))),
         conditions=condition(masks, torch.from_numpy(depths), config.finetune.condition),
+        masks=masks,
         text=embed_prompts(base, ["", config.generator.prompt.text]),
     )
 
@@ -185,6 +189,7 @@ def _loss(
     tint = rng.integers(data.latents.shape[1], size=count)
     clean = data.latents[view, tint, chosen].to(device)
     shown = turn(data.conditions[chosen], view)
+    masks = turn(data.masks[chosen], view)
     keep = rng.random((count, 2)) >= (settings.mask_dropout, settings.depth_dropout)
     shown = (shown * torch.from_numpy(keep).float()[:, :, None, None]).to(device)
     text = data.text[(rng.random(count) >= settings.prompt_dropout).astype(int)]
@@ -195,5 +200,19 @@ def _loss(
     prediction = base.unet(
         noisy, t, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
     ).sample
-    error = (prediction.float() - schedule.target(clean, noise, t)).square().mean(dim=(1, 2, 3))
-    return (error * schedule.min_snr_weight(t, settings.min_snr_gamma)).mean()
+    error = (prediction.float() - schedule.target(clean, noise, t)).square().mean(dim=1)
+    emphasis = lesion_emphasis(masks, error.shape[-2:], settings.lesion_weight).to(device)
+    return ((error * emphasis).mean(dim=(1, 2)) * schedule.min_snr_weight(t, settings.min_snr_gamma)).mean()
+
+
+def lesion_emphasis(masks: Tensor, size: tuple[int, ...], weight: float) -> Tensor:
+    """Weights B,h,w of mean 1 that count a place under the mask `weight` times as much as one outside.
+
+    Args:
+        masks: B,H,W in {0, 1}.
+        size: h and w of the latents.
+        weight: 1 counts all places alike.
+    """
+    covered = F.adaptive_avg_pool2d(masks[:, None], list(size))[:, 0]
+    emphasis = 1 + (weight - 1) * covered
+    return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)

@@ -47,8 +47,13 @@ __all__ = [
 T = TypeVar("T")
 
 
-def _rla(*, gate_lr: float | Literal["auto"] = "auto", **settings: Any) -> RLAMix:  # noqa: ANN401 (RLA's own)
-    return RLAMix(_configured(RLA, "mcpmix-rla", settings), gate_lr)
+def _rla(  # the settings of RLA are its own
+    *,
+    gate_lr: float | Literal["auto"] = "auto",
+    spread: float = 0.0,
+    **settings: Any,  # noqa: ANN401
+) -> RLAMix:
+    return RLAMix(_configured(RLA, "mcpmix-rla", settings), gate_lr, spread)
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {

@@ -18,15 +18,22 @@ class RLAMix(Strategy):
     Args:
         rla: The gates and their objective.
         gate_lr: Learning rate of the gates, above 0; "auto": see `RLA.gate_learning_rate`.
+        spread: Half-width of the uniform distribution of a sample's share around s, relative to s, in [0, 1].
+            0: all samples take s, as in the paper. 1: from U[0, 2s], the distribution of "mcpmix" at the start,
+            whose scale is then learnt. One share for all makes mixed images a domain of their own that a network
+            can tell from the real one; a spread keeps the bridge between them.
     """
 
     needs_pairs: ClassVar[bool] = True
 
-    def __init__(self, rla: RLA, gate_lr: float | Literal["auto"] = "auto") -> None:
+    def __init__(self, rla: RLA, gate_lr: float | Literal["auto"] = "auto", spread: float = 0.0) -> None:
         super().__init__()
+        if not 0.0 <= spread <= 1.0:
+            raise ConfigError(f"spread is {spread}; expected a value in [0, 1].")
         if gate_lr != "auto" and not gate_lr > 0:
             raise ConfigError(f"gate_lr is {gate_lr}; expected a learning rate above 0, or 'auto'.")
         self.rla = rla
+        self.spread = spread
         self.gate_lr: float | Literal["auto"] = gate_lr
         self._last: RLALoss | None = None
 
@@ -39,9 +46,12 @@ class RLAMix(Strategy):
         """Start an epoch, from 1 to the end of the tail."""
         self.rla.set_epoch(epoch)
 
-    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:  # noqa: ARG002
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """The real and the mixed images, with their learnt weights."""
-        return paired_terms(batch, self.rla.mix(batch.images, batch.pairs()), self.rla.rho)
+        relative = None
+        if self.spread > 0:
+            relative = 1 + self.spread * (2 * torch.rand(len(batch.images), generator=rng) - 1)
+        return paired_terms(batch, self.rla.mix(batch.images, batch.pairs(), relative), self.rla.rho)
 
     def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:
         """The objective of RLA: the weighted losses, the distribution term and the priors, 0-d."""
