@@ -133,8 +133,8 @@ def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str
     found.append(Audit(facts, {}))
     _refuse_errors(found[-1])
     area_of = {item.sample.id: item.area for item in facts}
-    plan = SplitPlan(**data.split.model_dump())
-    planned = make_split(collection, plan, config.seed, lambda sample: area_of[sample.id])
+    wanted = SplitPlan(**data.split.model_dump())
+    planned = make_split(collection, wanted, config.seed, lambda sample: area_of[sample.id])
     part_of = {name: part for part, ids in planned.split.parts().items() for name in ids}
     found[-1] = Audit(facts, part_of)
     _refuse_errors(found[-1])
@@ -147,13 +147,21 @@ def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str
 def _load(config: Config, progress: Progress) -> Collection:
     """The samples, not decoded; if names are wrong, all problems, also those inside of files."""
     data = config.data
-    places = {"root": data.root, "images": data.images, "masks": data.masks, "groups": data.groups}
+    load = partial(
+        load_collection,
+        data.source,
+        root=data.root,
+        images=data.images,
+        masks=data.masks,
+        groups=data.groups,
+        progress=progress,
+    )
     split_file = data.split.file
     try:
-        return load_collection(data.source, **places, decode=False)
+        return load(decode=False)
     except DataError:
         try:
-            return load_collection(data.source, **places, progress=progress)
+            return load()
         except DataError as error:
             if split_file is not None and not split_file.is_file():
                 raise DataError(f"{error}\nThe split file {split_file} does not exist.") from error

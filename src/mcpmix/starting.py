@@ -21,8 +21,10 @@ from mcpmix.core.config import Config, resolve_config
 from mcpmix.core.errors import ModelError, StorageError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import phantom
-from mcpmix.data.folder import scan_folder
+from mcpmix.data.collection import Collection
+from mcpmix.data.formats.tables import GIVEN
 from mcpmix.data.phantom_set import world_seed, write_phantom_set
+from mcpmix.data.planning import FOLDER, load_collection
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
 from mcpmix.models.sources import licence_of, resolve
@@ -74,46 +76,54 @@ class Starter:
 
 def write_starter_config(
     folder: Path,
-    images: Path,
-    masks: Path,
+    images: Path | None = None,
+    masks: Path | None = None,
     *,
     groups: Path | None = None,
+    source: str = FOLDER,
+    root: Path | None = None,
     preset: str = "small",
     force: bool = False,
     progress: Progress = SILENT,
 ) -> Starter:
-    """Look at images and masks and write `folder/mcpmix.yaml`, with a comment for each main setting.
+    """Look at a data set and write `folder/mcpmix.yaml`, with a comment for each main setting.
 
     Args:
         folder: made if needed.
-        images: folder of images.
-        masks: folder of masks.
-        groups: CSV with the columns id and group.
+        images: folder of images, for the source `folder`.
+        masks: folder of masks, for the source `folder`.
+        groups: CSV with the columns id and group, for the source `folder`.
+        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue.
+        root: where the data is, for the other sources. If a split comes with it, it is used.
         preset: where the settings come from.
         force: whether to replace a configuration that is there.
         progress: where to report.
 
     Raises:
         StorageError: there is a configuration, and `force` is not set; or the disk is full.
-        ConfigError: there is no such preset.
+        ConfigError: there is no such preset or source, or a path is missing.
         DataError: with every problem of the folders.
     """
     file = folder / CONFIG_NAME
     if file.exists() and not force:
         raise StorageError(f"{file} exists. Choose another folder, or replace it with --force.")
     home = Path(os.path.realpath(folder))
-    data = {
-        "source": "folder",
-        "images": _path_for(images, home),
-        "masks": _path_for(masks, home),
-        "groups": _path_for(groups, home) if groups is not None else None,
+    places = {"root": root, "images": images, "masks": masks, "groups": groups}
+    data: dict[str, Any] = {
+        name: _path_for(place, home) if place is not None else None for name, place in places.items()
     }
-    config = resolve_config({"preset": preset, "name": _run_name(home), "data": data})
-    samples = scan_folder(images, masks, groups, progress=progress)
+    tree: dict[str, Any] = {"preset": preset, "name": _run_name(home), "data": {"source": source, **data}}
+    resolve_config(tree)  # refuses a preset, before anything is decoded
+    collection = load_collection(
+        source, root=root, images=images, masks=masks, groups=groups, progress=progress
+    )
+    if GIVEN in collection.splits:
+        tree["data"]["split"] = {"method": GIVEN}
+    config = resolve_config(tree)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(file, commented_yaml(config, preset))
-    return Starter(file, tuple(_findings(samples, groups, config)))
+    return Starter(file, tuple(_findings(collection, config)))
 
 
 def commented_yaml(config: Config, preset: str) -> str:
@@ -172,14 +182,22 @@ def _run_name(home: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).lstrip("._-") or "run"
 
 
-def _findings(samples: Sequence[Sample], groups: Path | None, config: Config) -> Iterator[str]:
-    patients = len({sample.group for sample in samples})
-    yield f"{len(samples)} images with masks, {_sizes(samples)}"
-    yield f"masks are named {_suffixes(samples)}"
-    if groups is None:
-        yield "every image is its own group; if several show one patient, give --groups, or scores flatter"
+def _findings(collection: Collection, config: Config) -> Iterator[str]:
+    samples = collection.samples
+    if config.data.source == FOLDER:
+        yield f"{len(samples)} images with masks, {_sizes(samples)}"
+        yield f"masks are named {_suffixes(samples)}"
     else:
-        yield f"{patients} groups, which the split keeps whole"
+        yield f"{len(samples)} images with masks; `mcpmix check` looks into them"
+    if collection.grouped:
+        groups = len({sample.group for sample in samples})
+        yield f"{groups} groups ({collection.grouped}), which the split keeps whole"
+    else:
+        yield "every image is its own group; if several show one patient, give --groups, or scores flatter"
+    for name in collection.splits:
+        leaks = f"; it leaks: {collection.leaks[name]}" if name in collection.leaks else ""
+        chosen = ", used" if name == config.data.split.method else ""
+        yield f"comes with the split {name}{chosen}{leaks}"
     for part, source in (("pipeline", config.generator.base), ("depth", config.depth.model)):
         here = "on this machine" if _present(source, part) else "not on this machine"
         yield f"{part} weights: {source}, {here}; licence: {licence_of(source)}"

@@ -17,24 +17,46 @@ def init(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder for the configuration.", show_default=False)
     ],
-    images: Annotated[Path, typer.Option(help="Folder of images.", show_default=False)],
-    masks: Annotated[Path, typer.Option(help="Folder of masks with the same names.", show_default=False)],
+    images: Annotated[Path | None, typer.Option(help="Folder of images.", show_default=False)] = None,
+    masks: Annotated[
+        Path | None, typer.Option(help="Folder of masks with the same names.", show_default=False)
+    ] = None,
     groups: Annotated[
         Path | None,
         typer.Option(help="CSV with the columns id and group (patient, lesion, video)."),
+    ] = None,
+    source: Annotated[
+        str, typer.Option(help="folder, manifest, nnunet, imagefolder, or a name of `mcpmix data list`.")
+    ] = "folder",
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Where the data is, for sources other than folder.", show_default=False),
     ] = None,
     preset: Annotated[str, typer.Option(help="Where to start from: tiny, small or paper.")] = "small",
     force: Annotated[bool, typer.Option("--force", help="Replace a configuration that is there.")] = False,
 ) -> None:
     """Write a configuration for your own images.
 
-    Looks at all images and masks, says what it found, and writes DIR/mcpmix.yaml with comments.
+    Looks at the data, says what it found, and writes DIR/mcpmix.yaml with comments. Give --images and
+    --masks, or --source and --root.
     """
+    if source == "folder" and (images is None or masks is None):
+        raise typer.BadParameter("give --images and --masks, or --source and --root.")
+    if source != "folder" and root is None:
+        raise typer.BadParameter(f"--source {source} needs --root, the folder or file where the data is.")
     from mcpmix.starting import write_starter_config
 
     with shown_progress() as progress:
         starter = write_starter_config(
-            folder, images, masks, groups=groups, preset=preset, force=force, progress=progress
+            folder,
+            images,
+            masks,
+            groups=groups,
+            source=source,
+            root=root,
+            preset=preset,
+            force=force,
+            progress=progress,
         )
     for line in starter.findings:
         typer.echo(line)

@@ -272,3 +272,23 @@ def test_check_of_a_data_set_in_another_layout_with_its_own_split(mcpmix, config
     )
     assert "no source 'nowhere'" in error_of(mcpmix("check", config, "data.source=nowhere", layout[1]), 2)
     assert "needs `root`" in error_of(mcpmix("check", config, "data.source=nnunet"), 2)
+
+
+def test_init_for_other_sources_uses_the_split_that_comes_with_them(mcpmix, phantom_folder, tmp_path):
+    names = sorted(path.stem for path in (phantom_folder / "images").iterdir())
+    parts = {"train": names[:4], "validation": names[4:6], "test": names[6:]}
+    (phantom_folder / "split.json").write_text(json.dumps(parts))
+    assert mcpmix("data", "convert", phantom_folder, tmp_path / "table", "--to", "manifest").code == 0
+    done = mcpmix("init", tmp_path / "study", "--source", "manifest", "--root", tmp_path / "table")
+    assert done.code == 0, done.err
+    for text in ("8 images with masks", "4 groups (group)", "comes with the split official, used"):
+        assert text in done.out
+    config = load_config(tmp_path / "study" / "mcpmix.yaml")
+    assert (config.data.source, config.data.split.method) == ("manifest", "official")
+    assert config.data.root.resolve() == tmp_path / "table"
+
+
+def test_init_needs_to_know_where_the_data_is(mcpmix, tmp_path):
+    assert "give --images and --masks" in mcpmix("init", tmp_path).err.replace("\n", " ")
+    assert "needs --root" in mcpmix("init", tmp_path, "--source", "piccolo").err.replace("\n", " ")
+    assert "no source 'picolo'" in mcpmix("init", tmp_path, "--source", "picolo", "--root", tmp_path).err

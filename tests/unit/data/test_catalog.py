@@ -228,3 +228,20 @@ def test_the_real_isic_2017():
     collection = catalog.load("isic-2017", SHARED / "ISIC2017")
     assert len(collection.samples) == 2150
     assert Counter(collection.splits["official"].values()) == {"train": 1999, "test": 150}
+
+
+# --- one more ----------------------------------------------------------------------------------------------
+
+
+def test_the_data_set_of_the_documentation_is_one_short_file_that_works(tmp_path):
+    page = Path(__file__).parents[3] / "docs" / "data.md"
+    source = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    assert source.count("\n") < 60
+    module: dict[str, object] = {}
+    exec(compile(source, "isic_2018.py", "exec"), module)
+    for number, part in enumerate(("Training", "Validation", "Test")):
+        picture(tmp_path / f"ISIC2018_Task1-2_{part}_Input" / f"ISIC_{number}.jpg")
+        picture(tmp_path / f"ISIC2018_Task1_{part}_GroundTruth" / f"ISIC_{number}_segmentation.png", "L")
+        (tmp_path / f"ISIC2018_Task1-2_{part}_Input" / "LICENSE.txt").write_text("")
+    collection = module["ENTRY"].load(tmp_path)
+    assert collection.splits["official"] == {"ISIC_0": "train", "ISIC_1": "validation", "ISIC_2": "test"}

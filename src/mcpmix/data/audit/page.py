@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from mcpmix.data.audit.findings import Finding, Severity
@@ -76,8 +77,9 @@ def _section(finding: Finding, facts: dict[str, Facts]) -> str:
     items = "".join(f"<li>{html.escape(item)}</li>" for item in finding.items[:_MOST_ITEMS])
     rest = len(finding.items) - _MOST_ITEMS
     more = f"<p>and {rest} more</p>" if rest > 0 else ""
-    chosen = [facts[name] for name in dict.fromkeys(finding.ids) if facts[name].thumbnail is not None]
-    pictures = "".join(_figure(item) for item in chosen[:_MOST_PICTURES])
+    thumbnails = {name: facts[name].thumbnail for name in finding.ids}
+    shown = [(name, pixels) for name, pixels in thumbnails.items() if pixels is not None]
+    pictures = "".join(_figure(name, pixels) for name, pixels in shown[:_MOST_PICTURES])
     return (
         f'<section class="{word}"><h2>{word}: {len(finding.items)} x {html.escape(finding.title)}</h2>'
         f"<p>{html.escape(finding.remedy)}</p>{pictures}"
@@ -85,11 +87,11 @@ def _section(finding: Finding, facts: dict[str, Facts]) -> str:
     )
 
 
-def _figure(item: Facts) -> str:
+def _figure(sample: str, pixels: npt.NDArray[np.uint8]) -> str:
     buffer = io.BytesIO()
-    Image.fromarray(item.thumbnail).save(buffer, format="JPEG", quality=80)
+    Image.fromarray(pixels).save(buffer, format="JPEG", quality=80)
     source = base64.b64encode(buffer.getvalue()).decode()
-    name = html.escape(item.sample.id, quote=True)
+    name = html.escape(sample, quote=True)
     return (
         f'<figure><img src="data:image/jpeg;base64,{source}" alt="{name} with its lesion outlined">'
         f"<figcaption>{name}</figcaption></figure>"
