@@ -68,6 +68,35 @@ def convert(
 
 
 @app.command()
+def groups(
+    root: Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="CSV to write, for data.groups.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`."),
+    ] = "folder",
+) -> None:
+    """Group images that look nearly alike, where nobody noted patients or videos.
+
+    A help for a person, who should look through the result: it sees pictures, not patients.
+    """
+    from mcpmix.core.artifacts import storage_errors
+    from mcpmix.core.errors import StorageError
+    from mcpmix.data.audit import inspect_all
+    from mcpmix.data.audit.clusters import clusters
+    from mcpmix.data.formats.files import write_csv
+    from mcpmix.data.planning import load_collection
+
+    if out.exists():
+        raise StorageError(f"{out} exists. Choose another name.")
+    with shown_progress() as progress:
+        found = clusters(inspect_all(load_collection(source, root=root).samples, progress))
+    with storage_errors(out.parent):
+        write_csv(out, [{"id": name, "group": group} for name, group in found.items()])
+    typer.echo(f"{len(found)} images in {len(set(found.values()))} groups: {out}")
+
+
+@app.command()
 def phantom(
     out: Annotated[
         Path | None, typer.Option(help="Folder for images/, masks/ and groups.csv.", show_default=False)

@@ -92,3 +92,16 @@ def test_convert_says_what_it_knows(mcpmix, phantom_folder, tmp_path):
     done = mcpmix("data", "convert", phantom_folder, tmp_path / "x", "--from", "coco")
     assert done.code == 2
     assert "no source 'coco'" in done.err
+
+
+def test_groups_of_images_that_look_alike(mcpmix, phantom_folder, tmp_path):
+    images = phantom_folder / "images"
+    (images / "p009_f01.png").write_bytes((images / "p000_f00.png").read_bytes())
+    (phantom_folder / "groups.csv").unlink()
+    done = mcpmix("data", "groups", phantom_folder, tmp_path / "groups.csv")
+    assert done.code == 0, done.err
+    group = {row["id"]: row["group"] for row in csv.DictReader((tmp_path / "groups.csv").open())}
+    assert len(group) == 8
+    assert group["p009_f01"] == group["p000_f00"] == "p000_f00"
+    assert f"8 images in {len(set(group.values()))} groups" in done.out
+    assert "exists" in mcpmix("data", "groups", phantom_folder, tmp_path / "groups.csv").err
