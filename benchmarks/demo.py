@@ -51,15 +51,16 @@ def markdown(result: dict[str, Any]) -> str:
     table = from_json(result["table"]).select(region_columns())
     data = result["dataset"]
     took = f" It took {result['seconds'] / 60:.0f} minutes on two cores." if result["seconds"] else ""
-    means = {key: sum(row[key] for row in result["gates"]) / len(result["gates"]) for key in result["gates"][0]}
+    rows = result["gates"]
+    means = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     return (
-        f"`mcpmix demo`, {data['train']} annotated training frames, {data['test']} frames of unseen patients, "
-        f"mean ± standard deviation over seeds, the same number of optimiser steps in every arm.{took}\n\n"
-        f"{to_markdown(table)}\n\n"
-        f"Over training, the learnt share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
+        f"`mcpmix demo`: {data['train']} annotated training frames, {data['test']} frames of unseen patients; "
+        "mean ± standard deviation over seeds, the same number of optimiser steps in every arm."
+        f"{took}\n\n{to_markdown(table)}\n\n"
+        f"Over training the learnt share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
         f"weight rho from {means['rho_first']:.2f} to {means['rho_last']:.2f}, and the discrepancy D between "
         f"mixed and real images from {means['discrepancy_first']:.3f} to {means['discrepancy_last']:.3f} "
-        f"(means over seeds; first and last epoch). Written by `python benchmarks/demo.py`."
+        "(means over seeds; first and last epoch). Written by `python benchmarks/demo.py`."
     )
 
 

@@ -110,9 +110,8 @@ def main() -> None:
             "ratio": round(statistics.median(ratios), 3),
             "quartiles": [round(low, 3), round(high, 3)],
         }
-        print(
-            f"{name:28s} {rows[name]['ms']:8.1f} ms   ratio {rows[name]['ratio']:.2f}  {rows[name]['quartiles']}"
-        )
+        row = rows[name]
+        print(f"{name:28s} {row['ms']:8.1f} ms   ratio {row['ratio']:.2f}  {row['quartiles']}")
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps({"arguments": vars(arguments), "rows": rows}, indent=1) + "\n")
 

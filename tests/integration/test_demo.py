@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
-SHORT = ["finetune.steps=3", "train.epochs=2", "train.validate_every=1", "synthesis.steps=2", "train.seeds=[0,1]"]
+SHORT = [
+    "finetune.steps=3",
+    "train.epochs=2",
+    "train.validate_every=1",
+    "synthesis.steps=2",
+    "train.seeds=[0,1]",
+]
 
 
 @pytest.mark.slow

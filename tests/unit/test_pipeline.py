@@ -74,7 +74,17 @@ def test_gates_start_at_half_of_their_bounds(finished):
     log = (finished.folder / "segmenter" / "mcpmix-rla" / "seed-0" / "log.jsonl").read_text().splitlines()
     first = json.loads(log[0])
     assert first["s"] == pytest.approx(0.35, abs=0.2)
-    assert set(first) >= {"epoch", "loss", "loss_real", "loss_mixed", "s", "rho", "tau", "discrepancy", "s_prior"}
+    assert set(first) >= {
+        "epoch",
+        "loss",
+        "loss_real",
+        "loss_mixed",
+        "s",
+        "rho",
+        "tau",
+        "discrepancy",
+        "s_prior",
+    }
 
 
 def test_run_folder_gives_a_predictor_for_any_size(finished):

@@ -181,8 +181,8 @@ class RLA(nn.Module):
         Args:
             real: The real images.
             synthetic: Their counterparts.
-            relative: Factors (B,) around 1: sample i takes the share `s relative_i`, at most `s_max`. None: all
-                samples take s, as in the paper.
+            relative: Factors (B,) around 1: sample i takes the share `s relative_i`, at most `s_max`. None:
+                all samples take s, as in the paper.
         """
         if relative is None:
             return mix(real, synthetic, self.s)

@@ -83,8 +83,8 @@ def train_base(
     model = TextAndDenoiser(base)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
-    # Constant after a warm-up: the average takes the place of annealing, and the result after n steps does not
-    # depend on how many were planned.
+    # Constant after a warm-up: the average takes the place of annealing, and the result after n steps does
+    # not depend on how many were planned.
     rates = torch.optim.lr_scheduler.LinearLR(optimiser, start_factor=0.01, total_iters=_WARMUP_STEPS)
 
     def step(index: int) -> float:
@@ -96,8 +96,8 @@ def train_base(
         noise = torch.randn(clean.shape, generator=torch_rng("base noise", index))
         t = torch.from_numpy(rng.integers(schedule.timesteps, size=batch_size))
         prediction = model(schedule.add_noise(clean, noise, t), t, text)
-        # All timesteps alike: weighting by signal-to-noise would all but leave out the noisiest ones, in which
-        # colour and layout are decided.
+        # All timesteps alike: weighting by signal-to-noise would all but leave out the noisiest ones, in
+        # which colour and layout are decided.
         loss = (prediction - schedule.target(clean, noise, t)).square().mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

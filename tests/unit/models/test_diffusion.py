@@ -1,6 +1,6 @@
 import pytest
 import torch
-from diffusers import DDPMScheduler
+from diffusers import AutoencoderKL, DDPMScheduler
 
 from mcpmix.core.errors import ModelError
 from mcpmix.models.blueprints import build_scheduler
@@ -10,6 +10,7 @@ from mcpmix.models.diffusion import (
     decode_latents,
     embed_prompts,
     encode_images,
+    load_autoencoder,
     load_base,
     noise_schedule,
 )
@@ -55,7 +56,7 @@ def test_latents_are_an_eighth_of_the_image_and_scaled(random_models):
     images = torch.rand(2, 3, 64, 64) * 2 - 1
     latents = encode_images(base.vae, images)
     assert latents.shape == (2, 8, 8, 8)
-    torch.testing.assert_close(latents / base.vae.config.scaling_factor, base.vae.encode(images).latent_dist.mode())
+    torch.testing.assert_close(latents, base.vae.encode(images).latents * base.vae.config.scaling_factor)
     assert decode_latents(base.vae, latents).shape == images.shape
     assert decode_latents(base.vae, latents).abs().max() <= 1
 
@@ -71,7 +72,8 @@ def test_control_starts_without_influence(random_models):
     base = load_base(random_models / "pipeline")
     control = control_from_base(base, 2, (4, 4, 4, 4))
     text = embed_prompts(base, ["a polyp"])
-    down, middle = control(torch.randn(1, 8, 8, 8), torch.tensor(10), text, torch.rand(1, 2, 64, 64), return_dict=False)
+    shown = torch.rand(1, 2, 64, 64)
+    down, middle = control(torch.randn(1, 8, 8, 8), torch.tensor(10), text, shown, return_dict=False)
     assert all(residual.abs().max() == 0 for residual in [*down, middle])
 
 
@@ -79,3 +81,27 @@ def test_missing_parts_are_listed(tmp_path):
     (tmp_path / "unet").mkdir()
     with pytest.raises(ModelError, match="vae, text_encoder, tokenizer, scheduler missing"):
         load_base(tmp_path)
+
+
+def test_an_autoencoder_with_a_posterior_goes_through_the_same_functions():
+    """As Stable Diffusion has it: the mode of the posterior, times the scale."""
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=4,
+    ).eval()
+    images = torch.rand(1, 3, 16, 16) * 2 - 1
+    latents = encode_images(vae, images)
+    torch.testing.assert_close(latents, vae.encode(images).latent_dist.mode() * 0.18215)
+    assert decode_latents(vae, latents).shape == images.shape
+
+
+def test_unknown_autoencoder_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"_class_name": "VQModel"}')
+    with pytest.raises(
+        ModelError, match="unknown autoencoder 'VQModel'; known: AutoencoderKL, AutoencoderTiny"
+    ):
+        load_autoencoder(tmp_path)

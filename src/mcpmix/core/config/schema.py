@@ -211,7 +211,7 @@ class RLAConfig(Section):
     gate_learning_rate: PositiveFloat | Literal["auto"] = "auto"
     """auto: total possible travel of about 3.5 logits over the run."""
     spread: Share = 0.0
-    """Half-width of the samples' shares around s, relative to s; 0: all take s, as the paper; 1: from U[0, 2s]."""
+    """Half-width of the samples' shares around s, relative to s: 0, all take s (paper); 1, from U[0, 2s]."""
     mmd_every: PositiveInt = 1
     """Evaluate the discrepancy on every k-th step."""
     features: str = "embedded"

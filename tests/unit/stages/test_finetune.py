@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from mcpmix.stages.finetune import lesion_emphasis, turn
+
+
+def test_emphasis_by_hand():
+    masks = torch.zeros(1, 4, 4)
+    masks[0, :2, :2] = 1  # one of four latent places is wholly covered
+    weights = lesion_emphasis(masks, (2, 2), 5.0)
+    # 5, 1, 1, 1 brought to a mean of 1
+    torch.testing.assert_close(weights, torch.tensor([[[5.0, 1.0], [1.0, 1.0]]]) / 2)
+
+
+def test_weight_of_one_and_an_empty_mask_change_nothing():
+    masks = (torch.rand(2, 8, 8) < 0.3).float()
+    torch.testing.assert_close(lesion_emphasis(masks, (2, 2), 1.0), torch.ones(2, 2, 2))
+    torch.testing.assert_close(lesion_emphasis(torch.zeros(1, 8, 8), (2, 2), 9.0), torch.ones(1, 2, 2))
+
+
+def test_turns_are_the_eight_symmetries_of_the_square():
+    image = torch.arange(9.0).view(3, 3)
+    views = [turn(image, view) for view in range(8)]
+    assert len({tuple(view.flatten().tolist()) for view in views}) == 8
+    assert torch.equal(views[0], image)
+
+
+@pytest.mark.parametrize("view", range(8))
+def test_image_and_mask_turn_alike(view):
+    image = torch.rand(2, 3, 6, 6)
+    mask = image[:, 0] > 0.5
+    assert torch.equal(turn(image, view)[:, 0] > 0.5, turn(mask, view))
