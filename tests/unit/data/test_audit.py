@@ -173,6 +173,11 @@ def test_exact_copies_are_found_however_they_are_packed(pair):
     assert only(within, "in the same part").severity == Severity.WARNING
 
 
+def test_a_copy_that_the_split_leaves_out_is_no_finding(pair):
+    samples = [pair("a", image=scene(3)), pair("b", image=scene(3)), pair("c")]
+    assert found(samples, {"a": "test", "c": "train"}) == {}
+
+
 def test_near_copies_across_the_split_are_counted(pair):
     noise = np.random.default_rng(0).normal(0, 4, (48, 64, 3))
     frames = {

@@ -119,7 +119,8 @@ class Audit:
     def _copies(self) -> Iterator[Finding]:
         same: dict[str, list[Facts]] = defaultdict(list)
         for facts in self._readable():
-            same[facts.digest].append(facts)
+            if not self.part_of or facts.sample.id in self.part_of:  # what a split leaves out harms nobody
+                same[facts.digest].append(facts)
         copies = [group for group in same.values() if len(group) > 1]
         across = [group for group in copies if len({self._part(facts) for facts in group}) > 1]
         within = [group for group in copies if len({self._part(facts) for facts in group}) == 1]
