@@ -54,10 +54,10 @@ def markdown(result: dict[str, Any]) -> str:
     rows = result["gates"]
     means = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     return (
-        f"`mcpmix demo`: {data['train']} annotated training frames, {data['test']} frames of unseen patients; "
+        f"`mcpmix demo`: {data['train']} annotated frames, {data['test']} frames of unseen patients; "
         "mean ± standard deviation over seeds, the same number of optimiser steps in every arm."
         f"{took}\n\n{to_markdown(table)}\n\n"
-        f"Over training the learnt share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
+        f"In training the share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
         f"weight rho from {means['rho_first']:.2f} to {means['rho_last']:.2f}, and the discrepancy D between "
         f"mixed and real images from {means['discrepancy_first']:.3f} to {means['discrepancy_last']:.3f} "
         "(means over seeds; first and last epoch). Written by `python benchmarks/demo.py`."
