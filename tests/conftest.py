@@ -17,6 +17,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _torch_as_it_was():
+    """Stages set torch's global switches; no test shall meet those of another."""
+    yield
+    torch.set_deterministic_debug_mode("default")
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def random_models(tmp_path_factory) -> Path:
     """A folder with `pipeline`, `depth` and `features` of the embedded architectures, untrained."""

@@ -83,6 +83,6 @@ def test_estimate_reads_the_size_of_the_generator_from_its_header(tmp_path):
     paired = ("train.arms=[mcpmix]", f"generator.base={tmp_path / 'base'}", "data.size=64")
     stored = estimate_bytes(phantom_config(tmp_path, *paired))
     moving = estimate_bytes(phantom_config(tmp_path, *paired, "synthesis.source=on-the-fly"))
-    assert stored - moving == pytest.approx(24 * 4 * 64**2 * 2.5)  # 24 frames, 4 replicas
+    assert stored - moving == pytest.approx(24 * 8 * 64**2 * 2.5)  # 24 frames, 8 replicas
     plain = estimate_bytes(phantom_config(tmp_path, "data.size=64"))
     assert moving - plain == pytest.approx(8 * 4 * 0.45 * 2e6 + 24 * 64**2 * 2)

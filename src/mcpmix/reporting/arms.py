@@ -14,6 +14,16 @@ _LABELS = {
     "mcpmix-rla": "+ MCPMix + RLA",
     "mcpmix-stepwise": "+ MCPMix, stepwise",
     "mcpmix-cosine": "+ MCPMix, cosine",
+    "mixup": "Mixup",
+    "cutmix": "CutMix",
+    "gridmix": "GridMix",
+    "smoothmix": "SmoothMix",
+    "augmix": "AugMix",
+    "pixmix": "PixMix",
+    "puzzlemix": "PuzzleMix",
+    "hsmix": "HSMix",
+    "diffusemix": "DiffuseMix",
+    "append": "Synthetic appended",
 }
 _DESCRIPTIONS = {
     "full-sup": "real images only",
@@ -21,6 +31,16 @@ _DESCRIPTIONS = {
     "mcpmix-rla": "real images, and mixed ones; the share s and the weight rho of their loss are learnt",
     "mcpmix-stepwise": "real images, and mixed ones whose largest share falls in steps",
     "mcpmix-cosine": "real images, and mixed ones whose largest share falls as a cosine",
+    "mixup": "two real images and their masks blended by one random weight",
+    "cutmix": "a rectangle of another real image and of its mask pasted in",
+    "gridmix": "cells of a grid taken from another real image and its mask",
+    "smoothmix": "two real images and their masks blended by a smooth bump",
+    "augmix": "real images, and chains of photometric changes with a consistency term",
+    "pixmix": "real images mixed with procedural pictures",
+    "puzzlemix": "two real images put together along their salient parts, with their masks",
+    "hsmix": "superpixels of another real image and of its mask pasted or blended in",
+    "diffusemix": "halves of real and synthetic image side by side, with a fractal over them",
+    "append": "real and synthetic images as samples of equal rank",
 }
 # Colours that people with colour-blindness tell apart, and that show on white, on black and on mucosa.
 _COLOURS = ("#2b8bd0", "#d9860a", "#0a9e74", "#b0579c", "#8a7a1f", "#6a6fd1", "#c4513f", "#5f7480")
@@ -62,10 +82,12 @@ def arms_of(names: Sequence[str]) -> tuple[Arm, ...]:
             label_of(name),
             _DESCRIPTIONS.get(name, ""),
             _COLOURS[place % len(_COLOURS)],
-            _MARKERS[place % len(_MARKERS)],
-            _SYMBOLS[place % len(_SYMBOLS)],
+            _MARKERS[shape % len(_MARKERS)],
+            _SYMBOLS[shape % len(_SYMBOLS)],
         )
+        # With each round through the colours the shapes move on by one, so that no two arms look alike.
         for place, name in enumerate(names)
+        for shape in [place + place // len(_COLOURS)]
     )
 
 

@@ -270,7 +270,7 @@ class Trainer:
     def _calibration_batches(self) -> Iterator[Batch]:
         """Batches of the first epochs, as training will see them."""
         for index in range(_CALIBRATION_BATCHES):
-            yield next(self._batches(1 + index))
+            yield next(self._batches(min(1 + index, self.epochs)))
 
     @torch.no_grad()
     def _validate(self, epoch: int) -> dict[str, float]:

@@ -85,7 +85,9 @@ class OnTheFly(PairSource):
                 self._pending[wanted] = self._pool.submit(
                     _make_epoch, self.count, wanted - 1, self.batch_size
                 )
-        return self._pending.pop(epoch).result()
+        for past in [number for number in self._pending if number < epoch]:
+            del self._pending[past]
+        return self._pending[epoch].result()
 
     def close(self) -> None:
         """End the worker; images under way are dropped."""

@@ -41,7 +41,7 @@ class TestMerging:
         assert config.train.epochs == 5  # override over file
         assert config.train.batch_size == 3  # file over preset
         assert config.segmenter.variant == preset.segmenter.variant == "nano"  # preset over default
-        assert config.train.learning_rate == 1e-3  # default
+        assert config.train.weight_decay == 1e-4  # default
 
     def test_the_preset_itself_can_be_overridden(self):
         config = resolve_config({"preset": "tiny", **FOLDER}, ["preset=paper", "data.source=folder"])
