@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from diffusers import (
@@ -24,7 +25,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from mcpmix.core.errors import ModelError
 
-Autoencoder = AutoencoderKL | AutoencoderTiny
+Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
 _AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 

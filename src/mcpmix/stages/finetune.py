@@ -201,11 +201,11 @@ def _loss(
         noisy, t, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
     ).sample
     error = (prediction.float() - schedule.target(clean, noise, t)).square().mean(dim=1)
-    emphasis = lesion_emphasis(masks, error.shape[-2:], settings.lesion_weight).to(device)
+    emphasis = lesion_emphasis(masks, (error.shape[-2], error.shape[-1]), settings.lesion_weight).to(device)
     return ((error * emphasis).mean(dim=(1, 2)) * schedule.min_snr_weight(t, settings.min_snr_gamma)).mean()
 
 
-def lesion_emphasis(masks: Tensor, size: tuple[int, ...], weight: float) -> Tensor:
+def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tensor:
     """Weights B,h,w of mean 1 that count a place under the mask `weight` times as much as one outside.
 
     Args:
@@ -213,6 +213,6 @@ def lesion_emphasis(masks: Tensor, size: tuple[int, ...], weight: float) -> Tens
         size: h and w of the latents.
         weight: 1 counts all places alike.
     """
-    covered = F.adaptive_avg_pool2d(masks[:, None], list(size))[:, 0]
+    covered = F.adaptive_avg_pool2d(masks[:, None], size)[:, 0]
     emphasis = 1 + (weight - 1) * covered
     return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)
