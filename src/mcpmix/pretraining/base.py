@@ -145,7 +145,7 @@ def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> N
     averaged.unet.load_state_dict(trained.unet.state_dict())
     averaged.text_encoder.load_state_dict(trained.text_encoder.state_dict())
     averaged.vae.load_state_dict(base.vae.state_dict())
-    averaged.vae.register_to_config(**dict(base.vae.config))
+    averaged.vae.register_to_config(scaling_factor=base.vae.config.scaling_factor)
     save_base(averaged, folder)
 
 
