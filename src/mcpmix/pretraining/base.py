@@ -156,7 +156,7 @@ def latent_cache(vae: Autoencoder, corpus: Corpus, path: Path, progress: Progres
     parts: list[list[np.ndarray]] = [[], []]
     with progress.track("latents", len(corpus)) as advance:
         for start in range(0, len(corpus), 16):
-            pixels = torch.from_numpy(np.ascontiguousarray(corpus.images[start : start + 16]))
+            pixels = torch.from_numpy(np.array(corpus.images[start : start + 16]))
             images = pixels.permute(0, 3, 1, 2).float() / 127.5 - 1
             for mirrored, batch in enumerate((images, images.flip(-1))):
                 parts[mirrored].append(encode_images(vae, batch).to(torch.float16).numpy())
