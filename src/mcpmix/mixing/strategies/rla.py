@@ -20,8 +20,7 @@ class RLAMix(Strategy):
         gate_lr: Learning rate of the gates, above 0; "auto": see `RLA.gate_learning_rate`.
         spread: Half-width of the uniform distribution of a sample's share around s, relative to s, in [0, 1].
             0: all samples take s, as in the paper. 1: from U[0, 2s], at first the distribution of "mcpmix",
-            whose scale is then learnt. One share for all makes mixed images a domain of their own, which a
-            network can tell from the real one; a spread keeps the bridge between them.
+            whose scale is then learnt. What was measured with it is in docs/rla.md.
     """
 
     needs_pairs: ClassVar[bool] = True
