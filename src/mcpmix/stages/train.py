@@ -5,7 +5,7 @@ initial weights, the same order of samples and the same geometric augmentation.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -274,7 +274,11 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, epoch: int) -> dict[str, float]:
-        """Region metrics on the validation split; keeps the weights if they are the best so far."""
+        """Region metrics on the validation split; keeps the weights if they are the best so far.
+
+        One validation of few images goes up and down by chance: weights are judged by the mean of this
+        validation and, with falling weight, those before it.
+        """
         self.network.eval()
         accumulator = RegionAccumulator()
         for start in range(0, len(self.validation.ids), self.config.train.batch_size):
@@ -285,8 +289,10 @@ class Trainer:
                 logits = self.network(normalise(images.to(self.runtime.device)))
             accumulator.update(logits > 0, masks.bool())
         scores = accumulator.compute()
-        if scores["dsc"] > self.best_dsc:
-            self.best_dsc, self.best_epoch = scores["dsc"], epoch
+        earlier = [row["validation"]["dsc"] for row in self.log.rows() if "validation" in row]
+        smooth = recent_mean([*earlier, scores["dsc"]], self.config.train.validation_momentum)
+        if smooth > self.best_dsc:
+            self.best_dsc, self.best_epoch = smooth, epoch
             self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
         return scores
 
@@ -384,6 +390,12 @@ def _make_maker(config: Config, control: Path, train: Arrays, depth: Path) -> Co
     settings = config.runtime
     runtime = setup(settings.device, settings.precision, settings.threads, settings.deterministic)
     return build_maker(config, control, train, read_depths(depth, train.ids), runtime.device)
+
+
+def recent_mean(values: Sequence[float], momentum: float) -> float:
+    """Mean of `values` in which each counts `momentum` times as much as the one after it; 0: the last one."""
+    weights = np.power(momentum, np.arange(len(values))[::-1], dtype=float)
+    return float(np.average(values, weights=weights))
 
 
 def _rate(step: int, steps: int) -> float:

@@ -38,6 +38,23 @@ def test_stopped_after_two_epochs_and_resumed_equals_uninterrupted(prepared, tmp
     assert whole.best_dsc == resumed.best_dsc
 
 
+def test_recent_mean_by_hand():
+    assert train.recent_mean([7.0], 0.6) == 7.0
+    assert train.recent_mean([1.0, 9.0], 0.0) == 9.0
+    assert train.recent_mean([1.0, 4.0], 0.5) == pytest.approx((0.5 * 1 + 4) / 1.5)
+    assert train.recent_mean([2.0, 1.0, 4.0], 0.5) == pytest.approx((0.25 * 2 + 0.5 * 1 + 4) / 1.75)
+
+
+def test_one_lucky_validation_does_not_choose_the_checkpoint(prepared, tmp_path, monkeypatch):
+    config, inputs, runtime = prepared
+    scores = iter([10.0, 46.0, 12.0, 36.0, 37.0, 38.0])
+    monkeypatch.setattr(train.RegionAccumulator, "compute", lambda _: {"dsc": next(scores)})
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    for epoch in range(1, 7):
+        trainer.log.append(epoch=epoch, validation=trainer._validate(epoch))
+    assert trainer.best_epoch == 6
+
+
 def test_a_loss_that_is_not_finite_names_the_samples(prepared, tmp_path):
     config, inputs, runtime = prepared
     trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)

@@ -139,6 +139,10 @@ class FinetuneConfig(Section):
     steps: PositiveInt = 500
     batch_size: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-3
+    unlock_decoder: bool = False
+    """Whether the decoder of the base's UNet trains too. Helps where images are far from what the base saw."""
+    decoder_learning_rate: PositiveFloat = 1e-5
+    """Learning rate of the unlocked decoder."""
     warmup_steps: NaturalInt = 25
     ema_decay: Share = 0.99
     condition: Literal["both", "mask", "depth"] = "both"
@@ -234,7 +238,10 @@ class TrainConfig(Section):
     learning_rate: PositiveFloat = 1e-3
     weight_decay: float = Field(default=1e-4, ge=0)
     validate_every: PositiveInt = 10
-    """Epochs between two validations; the best one is kept."""
+    """Epochs between two validations; the weights of the best one are kept."""
+    validation_momentum: float = Field(default=0.6, ge=0, lt=1)
+    """How much the validations before a checkpoint count when it is judged: each this many times as much as
+    the one after it. 0: a checkpoint is judged by its own validation alone."""
     rotate: float = Field(default=30.0, ge=0, le=180)
     """Largest rotation in degrees, shared by image, counterpart and mask."""
     scale: float = Field(default=0.2, ge=0, lt=1)
