@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _markers import fill
+
 from mcpmix.core.tracking import JsonLines
 from mcpmix.reporting.tables import from_json, region_columns, to_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "demo.json"
-START, END = "<!-- demo-table -->", "<!-- /demo-table -->"
 
 
 def gates(run: Path) -> list[dict[str, float]]:
@@ -78,10 +79,7 @@ def main() -> None:
     result = collect(run, seconds)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(START)
-    after = rest.partition(END)[2]
-    readme.write_text(f"{before}{START}\n{markdown(result)}\n{END}{after}", encoding="utf-8")
+    fill(ROOT / "README.md", "demo-table", markdown(result))
     print(markdown(result))
 
 

