@@ -4,6 +4,7 @@ Stable Diffusion 1.5 and the embedded model go through the same functions; every
 (prediction type, noise schedule, latent scale, text length) is read from the folder's configuration files.
 """
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from diffusers import (
     SchedulerMixin,
     UNet2DConditionModel,
 )
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from mcpmix.core.errors import ModelError
 
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
+DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
+_DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 _AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 
@@ -249,3 +254,45 @@ def control_from_base(
         conditioning_embedding_out_channels=tuple(embedding),
     )
     return control.train().requires_grad_(True)
+
+
+# --- the unlocked decoder --------------------------------------------------------------------------------
+
+
+def decoder_of(unet: UNet2DConditionModel) -> nn.ModuleDict:
+    """The UNet's decoder, shared with it: up blocks, last norm and last convolution.
+
+    The names in its state dict are those of the UNet's.
+    """
+    return nn.ModuleDict({name: part for name in _DECODER if (part := getattr(unet, name)) is not None})
+
+
+def with_decoder(unet: UNet2DConditionModel, decoder: nn.ModuleDict) -> UNet2DConditionModel:
+    """A second UNet with another decoder; encoder and middle are shared with the first, not copied."""
+    view = copy.copy(unet)
+    view._modules = {**unet._modules, **dict(decoder.items())}
+    return view
+
+
+def save_decoder(decoder: nn.ModuleDict, control: Path) -> None:
+    """Write an unlocked decoder into the folder of the ControlNet that was trained with it."""
+    save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, control / DECODER_FILE)
+
+
+def load_decoder(unet: UNet2DConditionModel, control: Path) -> bool:
+    """Put the decoder that was saved with a ControlNet into a UNet, if there is one; says whether.
+
+    Raises:
+        ModelError: the file is damaged or belongs to another base.
+    """
+    path = control / DECODER_FILE
+    if not path.exists():
+        return False
+    try:
+        decoder_of(unet).load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        raise ModelError(
+            f"{path} does not fit the decoder of the base model: {error}. Use the base that the ControlNet "
+            "was fine-tuned on, or fine-tune again."
+        ) from error
+    return True

@@ -12,7 +12,7 @@ from diffusers import ControlNetModel, DPMSolverMultistepScheduler
 from torch import Tensor
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.diffusion import DiffusionBase, decode_latents, embed_prompts, encode_images
+from mcpmix.models.diffusion import DiffusionBase, decode_latents, embed_prompts, encode_images, load_decoder
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,19 @@ class Generator:
             return prediction
         empty, conditional = prediction.chunk(2)
         return empty + settings.guidance * (conditional - empty)
+
+
+def load_generator(base: DiffusionBase, control: Path) -> Generator:
+    """A generator from a base on its device and the folder of a ControlNet.
+
+    Where the folder holds an unlocked decoder, it takes the place of the base's own.
+
+    Raises:
+        ModelError: the folder is missing, damaged or made for another base.
+    """
+    network = load_control(control).to(base.unet.device)
+    load_decoder(base.unet, control)
+    return Generator(base, network)
 
 
 def load_control(folder: Path) -> ControlNetModel:

@@ -25,10 +25,12 @@ from mcpmix.models.diffusion import (
     DiffusionBase,
     NoiseSchedule,
     control_from_base,
+    decoder_of,
     embed_prompts,
     encode_images,
     load_base,
     noise_schedule,
+    save_decoder,
 )
 from mcpmix.models.sources import folder_digest, resolve
 from mcpmix.training.resumable import run_steps
@@ -95,10 +97,12 @@ def run(
         arrays = load_arrays(records, config.data.size)
         data = _prepare(base, arrays, read_depths(depth.folder, arrays.ids), config)
         control = control_from_base(base, 2, settings.embedding_channels).to(runtime.device)
-        average = AveragedModel(control, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay))
-        _train(base, control, average, data, config, space.folder, runtime, progress)
-        saved: Any = average.module
-        saved.save_pretrained(space.folder / "controlnet")
+        trained = nn.ModuleDict({"control": control})
+        if settings.unlock_decoder:
+            trained["decoder"] = decoder_of(base.unet).requires_grad_(True)
+        average = AveragedModel(trained, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay))
+        _train(base, trained, average, data, config, space.folder, runtime, progress)
+        _save(average.module, space.folder / "controlnet")
         (space.folder / "checkpoint.safetensors").unlink()
         return space.finish(steps=settings.steps, images=sorted(record.image_sha256 for record in records))
 
@@ -123,6 +127,13 @@ def _prepare(base: DiffusionBase, arrays: Arrays, depths: np.ndarray, config: Co
     )
 
 
+def _save(averaged: Any, folder: Path) -> None:
+    """Write the averaged ControlNet, and the decoder if it was trained, to one folder."""
+    averaged["control"].save_pretrained(folder)
+    if "decoder" in averaged:
+        save_decoder(averaged["decoder"], folder)
+
+
 def turn(images: Tensor, view: int) -> Tensor:
     """One of the eight symmetries of the square, applied to the last two axes."""
     turned = torch.rot90(images, view % 4, dims=(-2, -1))
@@ -131,7 +142,7 @@ def turn(images: Tensor, view: int) -> Tensor:
 
 def _train(
     base: DiffusionBase,
-    control: nn.Module,
+    trained: nn.ModuleDict,
     average: AveragedModel,
     data: TrainingSet,
     config: Config,
@@ -141,7 +152,9 @@ def _train(
 ) -> None:
     settings = config.finetune
     schedule = noise_schedule(base.scheduler)
-    optimiser = torch.optim.AdamW(control.parameters(), lr=settings.learning_rate, weight_decay=1e-2)
+    rates = {"control": settings.learning_rate, "decoder": settings.decoder_learning_rate}
+    groups = [{"params": list(part.parameters()), "lr": rates[name]} for name, part in trained.items()]
+    optimiser = torch.optim.AdamW(groups, weight_decay=1e-2)
     warmup = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda n: min(1.0, (n + 1) / (settings.warmup_steps + 1))
     )
@@ -149,13 +162,13 @@ def _train(
 
     def step(index: int) -> float:
         with runtime.autocast():
-            loss = _loss(base, control, data, schedule, settings, (config.seed, index))
+            loss = _loss(base, trained["control"], data, schedule, settings, (config.seed, index))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        gradient = nn.utils.clip_grad_norm_(control.parameters(), 1.0)
+        gradient = nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
         optimiser.step()
         warmup.step()
-        average.update_parameters(control)
+        average.update_parameters(trained)
         if (index + 1) % 10 == 0:
             log.append(step=index + 1, loss=loss.item(), gradient=float(gradient))
         return loss.item()
@@ -163,7 +176,7 @@ def _train(
     run_steps(
         step,
         steps=settings.steps,
-        state={"control": control, "average": average, "optimiser": optimiser, "warmup": warmup},
+        state={"trained": trained, "average": average, "optimiser": optimiser, "warmup": warmup},
         checkpoint=folder / "checkpoint.safetensors",
         save_every=settings.save_every,
         title="finetune",

@@ -12,7 +12,7 @@ from mcpmix.core.seeding import numpy_rng, seed_for
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
 from mcpmix.models.diffusion import load_base
-from mcpmix.models.generator import Generator, SamplingSettings, load_control
+from mcpmix.models.generator import Generator, SamplingSettings, load_generator
 from mcpmix.models.sources import resolve
 
 
@@ -90,7 +90,7 @@ def build_maker(
     base = load_base(resolve(config.generator.base, "pipeline")).to(device)
     synthesis = config.synthesis
     return CounterpartMaker(
-        Generator(base, load_control(control).to(device)),
+        load_generator(base, control),
         arrays,
         depths,
         use=config.finetune.condition,
