@@ -187,6 +187,29 @@ class SynthesisConfig(Section):
     """Texts of which one, drawn by the seed, is added to each prompt; varies what the base knows about."""
     source: Literal["bank", "on-the-fly"] = "bank"
     """`bank`: stored once, one replica drawn per epoch; `on-the-fly`: new images each epoch."""
+    refresh: Share = 0.0
+    """With `bank`: share of the masks that get a new counterpart each epoch, in place of a stored one."""
+    budget: bool = False
+    """Make fewer new counterparts as s and rho fall: the share of samples that get one in an epoch follows
+    s * rho of two epochs before, relative to the first; the others keep theirs (docs/synthesis.md)."""
+    workers: PositiveInt = 1
+    """Processes that make counterparts while the segmenter trains, with one CPU thread each. Results do not
+    depend on it."""
+    ahead: PositiveInt = 8
+    """Batches of counterparts that may be made before training needs them. Results do not depend on it."""
+
+    @model_validator(mode="after")
+    def _makes_something(self) -> Self:
+        if self.refresh > 0 and self.source != "bank":
+            raise ValueError("refresh is for source: bank; on-the-fly makes new counterparts anyway")
+        if self.budget and self.source == "bank" and self.refresh == 0:
+            raise ValueError("budget is for pairs made in training: set refresh above 0 or source: on-the-fly")
+        return self
+
+    @property
+    def makes_in_training(self) -> bool:
+        """Whether counterparts are made while the segmenter trains."""
+        return self.source == "on-the-fly" or self.refresh > 0
 
 
 class SegmenterConfig(Section):
