@@ -6,6 +6,7 @@ An image depends on its own seed and conditions only, never on the batch it was 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from diffusers import ControlNetModel, DPMSolverMultistepScheduler
@@ -24,12 +25,15 @@ class SamplingSettings:
         guidance: classifier-free guidance; 1 needs no unconditional pass.
         control_scale: weight of the ControlNet's residuals.
         strength: 1 starts from noise; below 1 from the noised latents of the source images.
+        mask_guidance: how far to go from what the mask's absence would give to what the mask gives; 1 adds
+            nothing and costs nothing, above 1 takes one more pass and paints the lesion more distinctly.
     """
 
     steps: int = 12
     guidance: float = 1.5
     control_scale: float = 1.0
     strength: float = 1.0
+    mask_guidance: float = 1.0
 
 
 class Generator:
@@ -67,9 +71,9 @@ class Generator:
         scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
         scheduler.set_timesteps(settings.steps, device=self.device)
         latents, first = self._start(condition, seeds, settings, sources, scheduler)
-        text = self._text(prompts, settings.guidance)
+        guides = self._guides(prompts, condition, settings)
         for t in scheduler.timesteps[first:]:
-            prediction = self._predict(latents, t, text, condition, settings)
+            prediction = self._predict(latents, t, guides, settings.control_scale)
             latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
         images = decode_latents(self.base.vae, latents)
         return (images.float().cpu() + 1) / 2
@@ -100,39 +104,59 @@ class Generator:
         scheduler.set_begin_index(first)
         return scheduler.add_noise(clean, noise, scheduler.timesteps[first].repeat(len(seeds))), first
 
-    def _text(self, prompts: Sequence[str], guidance: float) -> Tensor:
-        """Embeddings B,L,C, or 2B,L,C with the empty text first when guidance is on; cached by text."""
-        wanted = ["", *prompts] if guidance > 1 else list(prompts)
-        missing = [prompt for prompt in dict.fromkeys(wanted) if prompt not in self._embeddings]
+    def _guides(self, prompts: Sequence[str], condition: Tensor, settings: SamplingSettings) -> "Guides":
+        """What is asked in each step, and how the answers are weighted.
+
+        The answer with everything, moved away from the answer without text by `guidance` and from the answer
+        without mask by `mask_guidance`: a weighted sum whose weights add up to 1.
+        """
+        text, blank = self._text(prompts), settings.mask_guidance - 1
+        asked = [(settings.guidance + blank, text, condition)]
+        if settings.guidance > 1:
+            asked.append((1 - settings.guidance, self._text([""]).expand_as(text), condition))
+        if blank:
+            maskless = torch.cat([torch.zeros_like(condition[:, :1]), condition[:, 1:]], dim=1)
+            asked.append((-blank, text, maskless))
+        weights, texts, conditions = zip(*asked, strict=True)
+        return Guides(weights, torch.cat(texts), torch.cat(conditions))
+
+    def _text(self, prompts: Sequence[str]) -> Tensor:
+        """Embeddings B,L,C; cached by text."""
+        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._embeddings]
         if missing:
             self._embeddings.update(zip(missing, embed_prompts(self.base, missing), strict=True))
-        text = torch.stack([self._embeddings[prompt] for prompt in prompts])
-        if guidance <= 1:
-            return text
-        return torch.cat([self._embeddings[""].expand_as(text), text])
+        return torch.stack([self._embeddings[prompt] for prompt in prompts])
 
-    def _predict(
-        self, latents: Tensor, t: Tensor, text: Tensor, condition: Tensor, settings: SamplingSettings
-    ) -> Tensor:
-        """The UNet's answer, guided; both halves of the guidance in one pass."""
-        guided = settings.guidance > 1
-        inputs = torch.cat([latents, latents]) if guided else latents
-        control_inputs = torch.cat([condition, condition]) if guided else condition
+    def _predict(self, latents: Tensor, t: Tensor, guides: "Guides", control_scale: float) -> Tensor:
+        """The UNet's answer, guided; all that is asked goes through the networks as one batch."""
+        inputs = latents.repeat(len(guides.weights), 1, 1, 1)
         down, middle = self.control(
-            inputs, t, text, control_inputs, conditioning_scale=settings.control_scale, return_dict=False
+            inputs, t, guides.text, guides.condition, conditioning_scale=control_scale, return_dict=False
         )
         prediction: Tensor = self.base.unet(
             inputs,
             t,
-            text,
+            guides.text,
             down_block_additional_residuals=down,
             mid_block_additional_residual=middle,
             return_dict=False,
         )[0]
-        if not guided:
-            return prediction
-        empty, conditional = prediction.chunk(2)
-        return empty + settings.guidance * (conditional - empty)
+        answers = prediction.chunk(len(guides.weights))
+        return torch.stack([w * answer for w, answer in zip(guides.weights, answers, strict=True)]).sum(dim=0)
+
+
+class Guides(NamedTuple):
+    """The questions of one denoising step, G for each image of a batch.
+
+    Attributes:
+        weights: G weights of the answers; they add up to 1.
+        text: G*B,L,C embeddings.
+        condition: G*B,2,H,W mask and depth.
+    """
+
+    weights: tuple[float, ...]
+    text: Tensor
+    condition: Tensor
 
 
 def load_generator(base: DiffusionBase, control: Path) -> Generator:

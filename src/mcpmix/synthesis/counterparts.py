@@ -97,7 +97,11 @@ def build_maker(
         prompt=config.generator.prompt.text,
         appearance=synthesis.appearance,
         settings=SamplingSettings(
-            synthesis.steps, synthesis.guidance, synthesis.control_scale, synthesis.strength
+            synthesis.steps,
+            synthesis.guidance,
+            synthesis.control_scale,
+            synthesis.strength,
+            synthesis.mask_guidance,
         ),
         run_seed=config.seed,
     )

@@ -47,6 +47,28 @@ def test_seed_mask_and_text_matter(generator, condition):
     assert not torch.equal(one, generator.sample(condition[:1], ["a lesion"], [1], SETTINGS))
 
 
+def test_guidance_of_text_and_mask_worked_by_hand(generator, condition):
+    side = 64 // generator.base.latent_factor
+    shape = (3, generator.base.unet.config.in_channels, side, side)
+    latents = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    t = torch.tensor(500)
+
+    @torch.no_grad()
+    def answer(prompts, shown, **guidance):
+        guides = generator._guides(prompts, shown, SamplingSettings(**{"guidance": 1.0, **guidance}))
+        return generator._predict(latents, t, guides, 1.0)
+
+    blank = condition.clone()
+    blank[:, 0] = 0
+    full, textless, maskless = answer(PROMPTS, condition), answer([""] * 3, condition), answer(PROMPTS, blank)
+    both = answer(PROMPTS, condition, guidance=2.5, mask_guidance=4.0)
+    by_hand = textless + 2.5 * (full - textless) + 3.0 * (full - maskless)
+    torch.testing.assert_close(both, by_hand, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(both, full, atol=1e-2)
+    without_text = answer(PROMPTS, condition, mask_guidance=2.0)
+    torch.testing.assert_close(without_text, 2 * full - maskless, atol=1e-4, rtol=1e-4)
+
+
 def test_low_strength_stays_near_the_source(generator, condition):
     sources = torch.rand(3, 3, 64, 64)
     weak = SamplingSettings(steps=8, guidance=1.0, strength=0.13)

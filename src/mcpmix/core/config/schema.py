@@ -4,7 +4,7 @@ Objects of the library take plain arguments: the configuration stops at the stag
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -133,11 +133,41 @@ class GeneratorConfig(Section):
     prompt: PromptConfig = PromptConfig()
 
 
+class GeneratorValidationConfig(Section):
+    """Looks at the generator while it learns, on masks of the validation part."""
+
+    every: NaturalInt = 0
+    """Steps between two looks; 0: none."""
+    images: PositiveInt = 8
+    """Held-out samples that are looked at."""
+    buckets: PositiveInt = 5
+    """Ranges of timesteps whose loss is given apart."""
+    best_by: Literal["loss", "alignment"] = "loss"
+    """What makes the best checkpoint: the lowest validation loss or the highest alignment."""
+    use: Literal["last", "best"] = "last"
+    """Which checkpoint makes the counterparts; the other one is kept beside it."""
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> Self:
+        if self.use == "best" and self.every == 0:
+            raise ValueError("use: best needs `every`, the steps between two validations")
+        return self
+
+
 class FinetuneConfig(Section):
     """Stage 2: ControlNet on the frozen base."""
 
     steps: PositiveInt = 500
     batch_size: PositiveInt = 16
+    """Images of one pass of one process; a step takes batch_size * accumulation * processes of them."""
+    accumulation: PositiveInt = 1
+    """Passes whose gradients are added up before a step: large batches in little memory."""
+    processes: PositiveInt = 1
+    """Processes that share a step, started with torchrun; another number of processes is refused."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them: less memory, about a third more time."""
+    optimiser: Literal["adamw", "adamw-8bit"] = "adamw"
+    """adamw-8bit keeps the moments in 8 bits and needs the package bitsandbytes."""
     learning_rate: PositiveFloat = 1e-3
     unlock_decoder: bool = False
     """Whether the decoder of the base's UNet trains too. Helps where images are far from what the base saw."""
@@ -167,6 +197,7 @@ class FinetuneConfig(Section):
     learning their colours by heart: it learns the layout, and colour stays the base's business."""
     save_every: PositiveInt = 50
     """Steps between two checkpoints."""
+    validation: GeneratorValidationConfig = GeneratorValidationConfig()
 
 
 class SynthesisConfig(Section):
@@ -178,6 +209,8 @@ class SynthesisConfig(Section):
     """Denoising steps of DPM-Solver++."""
     guidance: float = Field(default=1.5, ge=1)
     """Classifier-free guidance; 1 switches it off and halves the cost."""
+    mask_guidance: float = Field(default=1.0, ge=1)
+    """Guidance towards the mask: above 1, lesions come out more distinctly; one more pass per step."""
     control_scale: PositiveFloat = 1.0
     """Weight of the ControlNet's residuals."""
     strength: float = Field(default=1.0, gt=0, le=1)
@@ -253,6 +286,9 @@ class TrainConfig(Section):
     arms: tuple[str, ...] = ("full-sup", "mcpmix", "mcpmix-rla")
     """Strategies to train; each with every seed."""
     seeds: tuple[NaturalInt, ...] = (0, 1, 2)
+    strategies: dict[str, dict[str, Any]] = {}
+    """Settings of strategies that differ from their papers', as `{mixup: {alpha: 0.4}}`; docs/baselines.md
+    lists them. Those of the arms of MCPMix are in the section rla."""
     epochs: PositiveInt = 400
     """T: schedules reach their end here."""
     tail_epochs: NaturalInt = 0
