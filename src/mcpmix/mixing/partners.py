@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcpmix.core.errors import ConfigError, bullet_list
+from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.draws import numpy_stream
+from mcpmix.mixing.settings import require
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
 
 
@@ -59,11 +60,8 @@ class PartnerMix(FixedStrategy):
 
     def __init__(self, method: str, probability: float, problems: Sequence[str] = ()) -> None:
         super().__init__()
-        found = list(problems)
-        if not 0.0 <= probability <= 1.0:
-            found.append(f"probability is {probability}; expected a value in [0, 1]")
-        if found:
-            raise ConfigError(bullet_list(f"{method} cannot be built with these settings:", found))
+        text = f"probability is {probability}; expected a value in [0, 1]"
+        require(method, {text: 0.0 <= probability <= 1.0}, problems)
         self.method, self.probability = method, probability
 
     @abstractmethod

@@ -10,7 +10,7 @@ The loop does not know which strategy runs. Once it calls `attach`, each epoch `
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -18,6 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from mcpmix.core.errors import DataError, TrainingError, bullet_list
+
+Search = Mapping[str, Sequence[object]]
+"""Values of settings that are worth trying, the published ones among them."""
 
 ParameterGroup = dict[str, Any]
 """A parameter group of a torch optimiser: "params", "lr", "weight_decay" and a "name" for the log."""
@@ -111,6 +114,10 @@ class Strategy(nn.Module, ABC):
 
     needs_pairs: ClassVar[bool]
     """Whether batches must bring synthetic images."""
+    ahead: ClassVar[bool] = False
+    """Whether `terms` depends on its arguments alone, so that a loop may call it early, in another thread."""
+    search: ClassVar[Search] = {}
+    """Settings to search, each with its range; empty where there is nothing to choose."""
 
     def attach(self, gradient: InputGradient) -> None:  # noqa: ARG002
         """Take the way to the network, once, before `prepare`; nothing to do by default.

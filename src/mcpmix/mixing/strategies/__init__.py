@@ -2,8 +2,10 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.rla import RLA
@@ -41,6 +43,7 @@ __all__ = [
     "SmoothMix",
     "StepwiseMix",
     "build_strategy",
+    "setting_problems",
     "strategy_needs_pairs",
 ]
 
@@ -103,11 +106,52 @@ def strategy_needs_pairs(name: str) -> bool:
     return bool(made.needs_pairs)
 
 
+def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
+    """What is wrong with settings that a file gives for a strategy; one text each, with its name first.
+
+    Args:
+        name: Of the strategy.
+        settings: Values as YAML has them: lists stand for tuples.
+    """
+    if name not in STRATEGIES:
+        return [f"{name}: {_unknown(name)}"]
+    if name.startswith("mcpmix"):
+        return [f"{name}: its settings are those of the section rla"]
+    parameters = {
+        key: value for key, value in inspect.signature(STRATEGIES[name]).parameters.items() if key != "editor"
+    }
+    problems = [
+        f"{name}.{key}: no such setting; {_nearest(key, parameters)}"
+        for key in settings
+        if key not in parameters
+    ]
+    for key in settings.keys() & parameters.keys():
+        try:
+            TypeAdapter(parameters[key].annotation).validate_python(settings[key])
+        except ValidationError as error:
+            problems.append(f"{name}.{key}: {error.errors()[0]['msg']}, got {settings[key]!r}")
+    if not problems:
+        try:
+            build_strategy(name, **settings)
+        except ConfigError as error:
+            problems.append(f"{name}: {error}")
+    return problems
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no strategy {name!r}; expected one of {', '.join(STRATEGIES)}.{hint}"
+
+
 def _builder(name: str) -> Callable[..., Strategy]:
     if name not in STRATEGIES:
-        near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"There is no strategy {name!r}; expected one of {', '.join(STRATEGIES)}.{hint}")
+        raise ConfigError(_unknown(name))
     return STRATEGIES[name]
 
 

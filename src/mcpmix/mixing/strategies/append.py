@@ -5,7 +5,7 @@ from typing import ClassVar, final
 import torch
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term
 
 
 @final
@@ -23,6 +23,7 @@ class Append(FixedStrategy):
     """
 
     needs_pairs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": (0.25, 0.5, 1.0)}
 
     def __init__(self, ratio: float = 1.0) -> None:
         super().__init__()

@@ -8,25 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, bullet_list
+from mcpmix.mixing.appearance import AppearanceMix
 from mcpmix.mixing.draws import numpy_stream
-from mcpmix.mixing.photometric import (
-    ALL,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    STANDARD,
-    Pixels,
-    random_operation,
-    severity_problems,
-)
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
+from mcpmix.mixing.photometric import IMAGENET_MEAN, IMAGENET_STD
+from mcpmix.mixing.strategy import Batch, Search, Term
 
 _DEEPEST = 3
 _TINY = 1e-7
 
 
 @final
-class AugMix(FixedStrategy):
+class AugMix(AppearanceMix):
     """Mix short chains of random operations on one image, and ask for consistent predictions.
 
     A view is `(1 - m) x + m sum_i w_i chain_i(x)`, `w ~ Dirichlet(alpha, ...)`, `m ~ Beta(alpha, alpha)`. The
@@ -52,7 +44,7 @@ class AugMix(FixedStrategy):
         std: Standard deviation likewise.
     """
 
-    needs_pairs: ClassVar[bool] = False
+    search: ClassVar[Search] = {"jsd_weight": (1.0, 4.0, 12.0), "severity": (1.0, 3.0)}
 
     def __init__(
         self,
@@ -66,7 +58,6 @@ class AugMix(FixedStrategy):
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
     ) -> None:
-        super().__init__()
         checks = {
             f"width is {width}; expected 1 or more": width >= 1,
             f"depth is {depth}; expected 0 or more, or None": depth is None or depth >= 0,
@@ -74,13 +65,9 @@ class AugMix(FixedStrategy):
             f"jsd_weight is {jsd_weight}; expected 0 or more": jsd_weight >= 0,
             f"supervise is {supervise!r}; expected 'clean' or 'all'": supervise in ("clean", "all"),
         }
-        problems = [text for text, fine in checks.items() if not fine] + severity_problems(severity)
-        if problems:
-            raise ConfigError(bullet_list("AugMix cannot be built with these settings:", problems))
-        self.width, self.depth, self.alpha, self.severity = width, depth, alpha, severity
+        super().__init__("AugMix", severity, all_ops, mean, std, checks)
+        self.width, self.depth, self.alpha = width, depth, alpha
         self.jsd_weight, self.supervise = jsd_weight, supervise
-        self.operations = ALL if all_ops else STANDARD
-        self.pixels = Pixels(mean, std)
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """The images and two views of them, or one view where nothing asks for consistency."""
@@ -112,7 +99,7 @@ class AugMix(FixedStrategy):
             depth = int(draws.integers(1, _DEEPEST + 1)) if self.depth is None else self.depth
             chain = image
             for _ in range(depth):
-                chain = random_operation(chain, self.operations, self.severity, draws)
+                chain = self.changed(chain, draws)
             mixed += float(weight) * chain
         return torch.lerp(image, mixed, float(share))
 

@@ -1,12 +1,13 @@
 """CutMix (Yun et al., ICCV 2019) with dense targets."""
 
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mcpmix.mixing.partners import PartnerMix
+from mcpmix.mixing.strategy import Search
 
 
 @final
@@ -23,6 +24,8 @@ class CutMix(PartnerMix):
         beta: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are.
         probability: How often a batch is mixed, in [0, 1].
     """
+
+    search: ClassVar[Search] = {"beta": (0.5, 1.0), "probability": (0.5, 1.0)}
 
     def __init__(self, beta: float = 1.0, probability: float = 0.5) -> None:
         wrong = [] if beta >= 0.0 else [f"beta is {beta}; expected 0 or more"]

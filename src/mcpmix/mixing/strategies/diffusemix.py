@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcpmix.core.errors import ConfigError, DataError, bullet_list
+from mcpmix.core.errors import DataError
 from mcpmix.core.seeding import numpy_rng
 from mcpmix.mixing.draws import numpy_stream
 from mcpmix.mixing.photometric import Pixels
 from mcpmix.mixing.pictures import attractor, random_maps
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
+from mcpmix.mixing.settings import require
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term
 
 Editor = Callable[[Batch, torch.Generator], Tensor]
 """From a batch to edited versions of its images, like them; lesions must stay where their masks are."""
@@ -42,6 +43,7 @@ class DiffuseMix(FixedStrategy):
     """
 
     needs_pairs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"fractal": (0.1, 0.2, 0.3)}
 
     def __init__(
         self,
@@ -57,9 +59,7 @@ class DiffuseMix(FixedStrategy):
             f"ramp is {ramp}; expected a share of the side in [0, 1]": 0 <= ramp <= 1,
             f"pictures is {pictures}; expected 1 or more": pictures >= 1,
         }
-        problems = [problem for problem, fine in checks.items() if not fine]
-        if problems:
-            raise ConfigError(bullet_list("DiffuseMix cannot be built with these settings:", problems))
+        require("DiffuseMix", checks)
         self.fractal, self.ramp, self.pictures, self.seed = fractal, ramp, pictures, seed
         self.pixels = Pixels()
         self._editor = editor

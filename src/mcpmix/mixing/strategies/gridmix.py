@@ -1,7 +1,7 @@
 """GridMix (Baek et al., Pattern Recognition 2021) with dense targets."""
 
 import math
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.partners import PartnerMix
+from mcpmix.mixing.strategy import Search
 
 
 @final
@@ -32,6 +33,8 @@ class GridMix(PartnerMix):
         share: Smallest and largest `lam`, within (0, 1) ("holes").
         probability: How often a batch is mixed, in [0, 1].
     """
+
+    search: ClassVar[Search] = {"cells": (4, 8, 16), "probability": (0.5, 1.0)}
 
     def __init__(
         self,

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcpmix.core.errors import ConfigError, bullet_list
 from mcpmix.mixing.draws import numpy_stream
 from mcpmix.mixing.partners import blend, require_partners
 from mcpmix.mixing.photometric import Pixels
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
+from mcpmix.mixing.settings import require
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term
 from mcpmix.mixing.superpixels import SuperpixelCache, centre_surround
 
 _TINY = 1e-4
@@ -35,7 +35,7 @@ class HSMix(FixedStrategy):
     OpenCV's. The published code scrambles pixels before SLIC; here superpixels follow the edges of the
     image, as the paper means it.
 
-    Search range: (fewest, most) in {(30, 80), (200, 400)}: few for one large lesion, many for small ones;
+    Search range: fewest in {30, 80}, most in {80, 400}: few for one large lesion, many for small ones;
     select in {0.2, 0.5}. Cost: two images for each one.
 
     Args:
@@ -51,6 +51,8 @@ class HSMix(FixedStrategy):
     """
 
     needs_pairs: ClassVar[bool] = False
+    ahead: ClassVar[bool] = True
+    search: ClassVar[Search] = {"fewest": (30, 80), "most": (80, 400), "select": (0.2, 0.5)}
 
     def __init__(
         self,
@@ -73,9 +75,7 @@ class HSMix(FixedStrategy):
             f"region is {region!r}; expected sum or mean": region in ("sum", "mean"),
             f"maps is {maps}; expected 1 or more": maps >= 1,
         }
-        problems = [problem for problem, fine in checks.items() if not fine]
-        if problems:
-            raise ConfigError(bullet_list("HSMix cannot be built with these settings:", problems))
+        require("HSMix", checks)
         self.select, self.variant, self.weights, self.region, self.maps = (
             select,
             variant,

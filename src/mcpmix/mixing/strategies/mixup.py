@@ -1,12 +1,13 @@
 """Mixup (Zhang et al., ICLR 2018) with dense targets."""
 
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mcpmix.mixing.partners import PartnerMix
+from mcpmix.mixing.strategy import Search
 
 
 @final
@@ -24,6 +25,8 @@ class Mixup(PartnerMix):
         probability: How often a batch is mixed, in [0, 1]; the paper mixes all.
         per_sample: Draw one `lam` for each sample; the paper draws one for the batch.
     """
+
+    search: ClassVar[Search] = {"alpha": (0.1, 0.2, 0.4, 1.0)}
 
     def __init__(self, alpha: float = 1.0, probability: float = 1.0, per_sample: bool = False) -> None:
         wrong = [] if alpha >= 0.0 else [f"alpha is {alpha}; expected 0 or more"]

@@ -7,25 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcpmix.core.errors import ConfigError, bullet_list
+from mcpmix.mixing.appearance import AppearanceMix
 from mcpmix.mixing.draws import numpy_stream
-from mcpmix.mixing.photometric import (
-    ALL,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    STANDARD,
-    Pixels,
-    random_operation,
-    severity_problems,
-)
+from mcpmix.mixing.photometric import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.mixing.pictures import mixing_picture
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
+from mcpmix.mixing.strategy import Batch, Search, Term
 
 _SMALLEST = 1e-37  # a power of it is finite in single precision for every exponent in [-1, 0]
 
 
 @final
-class PixMix(FixedStrategy):
+class PixMix(AppearanceMix):
     """Add or multiply an image, some times over, with structurally rich pictures or with itself.
 
     Start from the image or, as likely, from a copy after one random operation. Then 0 to `k` rounds, each as
@@ -51,7 +43,7 @@ class PixMix(FixedStrategy):
         std: Standard deviation likewise.
     """
 
-    needs_pairs: ClassVar[bool] = False
+    search: ClassVar[Search] = {"k": (2, 4), "beta": (3.0, 4.0, 5.0), "severity": (1.0, 3.0)}
 
     def __init__(
         self,
@@ -65,20 +57,15 @@ class PixMix(FixedStrategy):
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
     ) -> None:
-        super().__init__()
         checks = {
             f"k is {k}; expected 0 or more": k >= 0,
             f"beta is {beta}; expected a value above 0": beta > 0,
             f"pictures is {pictures}; expected 0 or more": pictures >= 0,
             f"probability is {probability}; expected a value in [0, 1]": 0.0 <= probability <= 1.0,
         }
-        problems = [text for text, fine in checks.items() if not fine] + severity_problems(severity)
-        if problems:
-            raise ConfigError(bullet_list("PixMix cannot be built with these settings:", problems))
-        self.k, self.beta, self.severity, self.probability = k, beta, severity, probability
+        super().__init__("PixMix", severity, all_ops, mean, std, checks)
+        self.k, self.beta, self.probability = k, beta, probability
         self.pictures, self.seed = pictures, seed
-        self.operations = ALL if all_ops else STANDARD
-        self.pixels = Pixels(mean, std)
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """One term: the mixed images under their hard masks."""
@@ -92,15 +79,12 @@ class PixMix(FixedStrategy):
     def mixed(self, image: Tensor, draws: np.random.Generator) -> Tensor:
         """One image (3, H, W) in [0, 1] after all rounds, like it."""
         picture = self._picture(image, draws)
-        result = self._changed(image, draws) if draws.random() < 0.5 else image
+        result = self.changed(image, draws) if draws.random() < 0.5 else image
         for _ in range(int(draws.integers(self.k + 1))):
-            partner = picture if picture is not None and draws.random() < 0.5 else self._changed(image, draws)
+            partner = picture if picture is not None and draws.random() < 0.5 else self.changed(image, draws)
             mix = add if draws.random() < 0.5 else multiply
             result = mix(result, partner, *coefficients(self.beta, draws)).clamp(0, 1)
         return result
-
-    def _changed(self, image: Tensor, draws: np.random.Generator) -> Tensor:
-        return random_operation(image, self.operations, self.severity, draws)
 
     def _picture(self, image: Tensor, draws: np.random.Generator) -> Tensor | None:
         if self.pictures == 0:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, TrainingError, bullet_list
+from mcpmix.core.errors import TrainingError
 from mcpmix.mixing.draws import numpy_stream
 from mcpmix.mixing.partners import blend, require_partners
 from mcpmix.mixing.photometric import Pixels
 from mcpmix.mixing.puzzle import Grid, optimal_labels, transport_plan
-from mcpmix.mixing.strategy import Batch, FixedStrategy, InputGradient, Term
+from mcpmix.mixing.settings import require
+from mcpmix.mixing.strategy import Batch, FixedStrategy, InputGradient, Search, Term
 
 _GRIDS = (2, 4, 8, 16)
 _FLOOR = 1e-8  # of the prior's probabilities, as published
@@ -46,6 +47,7 @@ class PuzzleMix(FixedStrategy):
     """
 
     needs_pairs: ClassVar[bool] = False
+    search: ClassVar[Search] = {"alpha": (0.5, 1.0), "eta": (0.2, 1.0), "transport": (0.8, False)}
 
     def __init__(
         self,
@@ -69,9 +71,7 @@ class PuzzleMix(FixedStrategy):
             f"transport is {transport}; expected a price of 0 or more, or False": _is_price(transport),
             f"probability is {probability}; expected a value in [0, 1]": 0 <= probability <= 1,
         }
-        problems = [problem for problem, fine in checks.items() if not fine]
-        if problems:
-            raise ConfigError(bullet_list("PuzzleMix cannot be built with these settings:", problems))
+        require("PuzzleMix", checks)
         self.alpha, self.n_labels, self.beta, self.gamma, self.eta = alpha, n_labels, beta, gamma, eta
         self.strip, self.transport, self.probability = strip, transport, probability
         self.pixels = Pixels()

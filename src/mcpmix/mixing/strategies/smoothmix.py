@@ -1,12 +1,13 @@
 """SmoothMix (Lee et al., CVPR workshops 2020) with dense targets."""
 
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mcpmix.mixing.partners import PartnerMix
+from mcpmix.mixing.strategy import Search
 
 
 @final
@@ -25,6 +26,11 @@ class SmoothMix(PartnerMix):
             values leave the images as they are.
         probability: How often a batch is mixed, in [0, 1].
     """
+
+    search: ClassVar[Search] = {
+        "sigma": ((0.1, 0.25), (0.25, 0.5), (0.5, 1.0)),
+        "probability": (0.5, 1.0),
+    }
 
     def __init__(self, sigma: tuple[float, float] = (0.25, 0.5), probability: float = 0.5) -> None:
         low, high = sigma

@@ -1,0 +1,1 @@
+"""Analyses: short trainings that measure why something happens."""

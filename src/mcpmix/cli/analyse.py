@@ -1,0 +1,65 @@
+"""Analyses as commands."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mcpmix.cli.options import Overrides
+from mcpmix.cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from mcpmix.core.config import Config
+
+app = typer.Typer(no_args_is_help=True, help="Short trainings that measure why something happens.")
+
+
+@app.callback()
+def _analyses() -> None:
+    """Short trainings that measure why something happens."""
+
+
+@app.command()
+def gradients(
+    overrides: Overrides = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A configuration whose data is used; without it, the phantom.")
+    ] = None,
+    strategies: Annotated[
+        str,
+        typer.Option(help="Names, separated by commas; those that need pairs run stages 1 and 2 first."),
+    ] = "full-sup,mixup,cutmix,gridmix,smoothmix,puzzlemix,hsmix,augmix,pixmix",
+    epochs: Annotated[int, typer.Option(min=4, help="Epochs of each training.")] = 40,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
+) -> None:
+    """Why classical mixing blurs boundaries: flips, noise and transition width at boundary pixels.
+
+    Trains briefly under each strategy, without augmentation, and reports how often the pull on a boundary
+    pixel turns its sign between epochs, mean and variance of the gradient at the logits, and how wide the
+    predicted transition is.
+    """
+    from mcpmix.core.config import load_config, resolve_config
+
+    settings = (
+        load_config(config, overrides or ())
+        if config is not None
+        else resolve_config({"preset": "tiny", "name": "gradients"}, overrides or (), source="preset tiny")
+    )
+    arms = tuple(name.strip() for name in strategies.split(",") if name.strip())
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"arms": arms})})
+    place = out or settings.folder / "analysis" / "gradients"
+    typer.echo(_run(settings, arms, epochs, place))
+    typer.echo(f"written: {place / 'gradients.json'}, gradients.md, gradients.png")
+
+
+def _run(config: "Config", arms: tuple[str, ...], epochs: int, out: Path) -> str:
+    from mcpmix.analysis.gradients import analyse, still, to_markdown
+    from mcpmix.checks import require_settings
+    from mcpmix.pipeline import Pipeline
+
+    require_settings(config)
+    with shown_progress() as progress:
+        pipeline = Pipeline(config, progress)
+        progress.say(f"{len(arms)} trainings of {epochs} epochs, one after the other")
+        found = analyse(still(config, epochs), arms, pipeline.inputs, out, pipeline.runtime, progress)
+    return to_markdown(found)
