@@ -1,6 +1,7 @@
 """Paired transforms: parameters are drawn once, then applied to image, counterpart, mask and depth alike.
 
-Drawn parameters are plain tensors, one row per sample; kept or written as JSON, they replay exactly.
+Flips, rotation, zoom and crop move all four; blur and colour are for images only. Drawn parameters are plain
+tensors, one row per sample; kept or written as JSON, they replay exactly.
 """
 
 import math
@@ -51,6 +52,32 @@ class Geometry(_Recorded):
 
 
 @dataclass(frozen=True)
+class Crop(_Recorded):
+    """The windows of B samples that are kept and enlarged to the whole, after all other moves.
+
+    Attributes:
+        left: (B,) float32, what is cut off on the left, as a share of the width.
+        top: (B,) float32, what is cut off at the top, as a share of the height.
+        side: (B,) float32, sides of the window as shares of the image's, above 0 and up to 1.
+    """
+
+    left: Tensor
+    top: Tensor
+    side: Tensor
+
+
+@dataclass(frozen=True)
+class Blur(_Recorded):
+    """How unsharp B samples become.
+
+    Attributes:
+        sigma: (B,) float32, standard deviation of a Gaussian in pixels; 0 changes nothing.
+    """
+
+    sigma: Tensor
+
+
+@dataclass(frozen=True)
 class Colour(_Recorded):
     """Changes of colour of B samples, as relative differences: 0 changes nothing.
 
@@ -89,18 +116,34 @@ def draw_geometry(count: int, rng: torch.Generator, *, rotate: float, scale: flo
     )
 
 
-def apply_geometry(geometry: Geometry, images: Tensor, mode: Mode = "bilinear") -> Tensor:
-    """Move the pixels of a batch.
+def draw_crop(count: int, rng: torch.Generator, crop: float) -> Crop:
+    """Draw a window for `count` samples, its side and place uniformly.
+
+    Args:
+        count: number of samples.
+        rng: a CPU generator.
+        crop: largest share of each side that is cut away, 0 (none) up to below 1.
+    """
+    drawn = torch.rand(3, count, generator=rng)
+    side = 1 - drawn[0] * crop
+    return Crop(left=drawn[1] * (1 - side), top=drawn[2] * (1 - side), side=side)
+
+
+def apply_geometry(
+    geometry: Geometry, images: Tensor, mode: Mode = "bilinear", crop: Crop | None = None
+) -> Tensor:
+    """Move the pixels of a batch, with one interpolation for all moves.
 
     What lies beyond the border is the reflection of what lies inside. Unlike zeros, that means the same
     before and after normalisation, draws no edge that only augmented images have, and stays true: a lesion
-    that is reflected is reflected in its mask as well. Flips are exact; without rotation and zoom nothing
-    is interpolated.
+    that is reflected is reflected in its mask as well. Flips are exact; without rotation, zoom and crop
+    nothing is interpolated.
 
     Args:
         geometry: drawn for B samples.
         images: (B, C, H, W). Any number format with `nearest`, floating point with `bilinear`.
         mode: `bilinear` for images and depth, `nearest` for masks.
+        crop: windows of what the geometry shows; None keeps all of it.
 
     Returns:
         (B, C, H, W) in the number format of `images`.
@@ -109,12 +152,45 @@ def apply_geometry(geometry: Geometry, images: Tensor, mode: Mode = "bilinear") 
         raise ValueError(f"bilinear needs floating point images, got {images.dtype}; use nearest for masks")
     flipped = torch.where(_column(geometry.mirrored, images), images.flip(-1), images)
     flipped = torch.where(_column(geometry.upended, images), flipped.flip(-2), flipped)
-    if bool((geometry.angle == 0).all() and (geometry.zoom == 1).all()):
+    if _keeps_places(geometry, crop):
         return flipped
     work = flipped if flipped.dtype in (torch.float32, torch.float64) else flipped.float()
-    grid = F.affine_grid(_sources(geometry, images).to(work.dtype), list(images.shape), align_corners=False)
+    grid = F.affine_grid(
+        _sources(geometry, crop, images).to(work.dtype), list(images.shape), align_corners=False
+    )
     moved = F.grid_sample(work, grid, mode=mode, padding_mode="reflection", align_corners=False)
     return moved.to(images.dtype)
+
+
+def draw_blur(count: int, rng: torch.Generator, blur: float) -> Blur:
+    """Draw how unsharp each of `count` samples becomes, uniformly.
+
+    Args:
+        count: number of samples.
+        rng: a CPU generator.
+        blur: largest standard deviation in pixels; 0: none.
+    """
+    return Blur(torch.rand(count, generator=rng) * blur)
+
+
+def apply_blur(blur: Blur, images: Tensor) -> Tensor:
+    """Blur a batch by Gaussians, cut off at three standard deviations; borders are reflected.
+
+    Args:
+        blur: drawn for B samples.
+        images: (B, C, H, W) floating point.
+
+    Returns:
+        (B, C, H, W); samples of standard deviation 0 are unchanged, bit for bit.
+    """
+    if not blur.sigma.any():
+        return images  # the usual case, and free
+    count, channels, height, width = images.shape
+    radius = min(math.ceil(3 * float(blur.sigma.max())), height - 1, width - 1)
+    kernels = _gaussians(blur.sigma, radius).to(images).repeat_interleave(channels, dim=0)
+    rows = F.pad(images.reshape(1, count * channels, height, width), (radius,) * 4, mode="reflect")
+    rows = F.conv2d(rows, kernels[:, None, None, :], groups=count * channels)
+    return F.conv2d(rows, kernels[:, None, :, None], groups=count * channels).view_as(images)
 
 
 def draw_colour(count: int, rng: torch.Generator, strength: float) -> Colour:
@@ -151,6 +227,78 @@ def apply_colour(colour: Colour, images: Tensor) -> Tensor:
     middle = grey.mean(dim=(-2, -1), keepdim=True)
     images = images + _column(colour.contrast, images).to(images) * (images - middle)
     return images.clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """All that was drawn for B samples. What it does to one of a pair it does to the other, mask and depth.
+
+    Attributes:
+        geometry: flips, rotation and zoom.
+        crop: windows.
+        blur: of images only.
+        colour: of images only.
+    """
+
+    geometry: Geometry
+    crop: Crop
+    blur: Blur
+    colour: Colour
+
+    def images(self, images: Tensor) -> Tensor:
+        """Real or synthetic images, (B, 3, H, W) floating point in [0, 1]: moved, blurred, coloured."""
+        return apply_colour(self.colour, apply_blur(self.blur, self.depths(images)))
+
+    def masks(self, masks: Tensor) -> Tensor:
+        """Masks or anything that must not be interpolated, (B, C, H, W) of any number format: moved."""
+        return apply_geometry(self.geometry, masks, "nearest", self.crop)
+
+    def depths(self, depths: Tensor) -> Tensor:
+        """Depth maps, (B, C, H, W) floating point: moved like the images, and nothing else."""
+        return apply_geometry(self.geometry, depths, "bilinear", self.crop)
+
+    def as_json(self) -> dict[str, dict[str, list[Any]]]:
+        """Lists of numbers by part and field."""
+        return {field.name: getattr(self, field.name).as_json() for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, dict[str, list[Any]]]) -> Self:
+        """What `as_json` gave, bit for bit."""
+        return cls(
+            geometry=Geometry.from_json(values["geometry"]),
+            crop=Crop.from_json(values["crop"]),
+            blur=Blur.from_json(values["blur"]),
+            colour=Colour.from_json(values["colour"]),
+        )
+
+
+def draw_augmentation(
+    count: int,
+    rng: torch.Generator,
+    *,
+    rotate: float,
+    scale: float,
+    flip: bool,
+    colour: float,
+    crop: float = 0.0,
+    blur: float = 0.0,
+) -> Augmentation:
+    """Draw everything for `count` samples; switching one part off leaves the others as they were.
+
+    Args:
+        count: number of samples.
+        rng: a CPU generator.
+        rotate: largest angle in degrees, either way.
+        scale: largest relative change of size, 0..1.
+        flip: whether to exchange left and right, and top and bottom, each for half of the samples.
+        colour: strength of the change of colours, 0..1.
+        crop: largest share of each side that is cut away, 0 up to below 1.
+        blur: largest standard deviation in pixels.
+    """
+    geometry = draw_geometry(count, rng, rotate=rotate, scale=scale, flip=flip)
+    tones = draw_colour(count, rng, colour)
+    # Younger than the others and hence last, so that runs without them draw what they always drew.
+    return Augmentation(geometry, draw_crop(count, rng, crop), draw_blur(count, rng, blur), tones)
 
 
 def normalise(images: Tensor) -> Tensor:
@@ -198,15 +346,35 @@ def _column(values: Tensor, images: Tensor) -> Tensor:
     return values.to(images.device)[:, None, None, None]
 
 
-def _sources(geometry: Geometry, images: Tensor) -> Tensor:
+def _keeps_places(geometry: Geometry, crop: Crop | None) -> bool:
+    still = bool((geometry.angle == 0).all() and (geometry.zoom == 1).all())
+    return still and (crop is None or bool((crop.side == 1).all()))
+
+
+def _gaussians(sigma: Tensor, radius: int) -> Tensor:
+    """(B, 2 * radius + 1) weights that sum to 1; each row depends on its own standard deviation only."""
+    place = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    wide = sigma.double().cpu()[:, None]
+    weights = torch.exp(-(place**2) / (2 * wide.clamp_min(1e-12) ** 2)) * (place.abs() <= 3 * wide)
+    weights[:, radius] = 1
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _sources(geometry: Geometry, crop: Crop | None, images: Tensor) -> Tensor:
     """(B, 2, 3): from places in the result to places in the source, in units of half the sides."""
     height, width = images.shape[-2:]
     angle = geometry.angle.double() * (math.pi / 180)
     cosine, sine = torch.cos(angle) / geometry.zoom, torch.sin(angle) / geometry.zoom
-    zero = torch.zeros_like(cosine)
     # Rows count downwards, and sides may differ: hence the signs and the ratios.
-    rows = (
-        torch.stack([cosine, -sine * height / width, zero], dim=-1),
-        torch.stack([sine * width / height, cosine, zero], dim=-1),
+    turn = torch.stack(
+        [
+            torch.stack([cosine, -sine * height / width], dim=-1),
+            torch.stack([sine * width / height, cosine], dim=-1),
+        ],
+        dim=1,
     )
-    return torch.stack(rows, dim=1).to(images.device)
+    if crop is None:
+        return torch.cat([turn, torch.zeros_like(turn[:, :, :1])], dim=2).to(images.device)
+    side = crop.side.double()
+    centre = torch.stack([2 * crop.left.double() + side - 1, 2 * crop.top.double() + side - 1], dim=-1)
+    return torch.cat([turn * side[:, None, None], turn @ centre[:, :, None]], dim=2).to(images.device)

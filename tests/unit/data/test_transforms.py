@@ -11,12 +11,19 @@ from mcpmix.core.seeding import torch_rng
 from mcpmix.data.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    Augmentation,
+    Blur,
     Colour,
+    Crop,
     Geometry,
+    apply_blur,
     apply_colour,
     apply_geometry,
     denormalise,
+    draw_augmentation,
+    draw_blur,
     draw_colour,
+    draw_crop,
     draw_geometry,
     normalise,
 )
@@ -277,3 +284,110 @@ def test_normalise_bytes_and_floats_and_back():
     np.testing.assert_allclose(normal.numpy(), (rows / 255 - mean) / std, atol=1e-5)
     assert torch.equal(normalise(images.float() / 255), normal)
     torch.testing.assert_close(denormalise(normal), images.float() / 255)
+
+
+# --- crop, blur and all together ---------------------------------------------------------------------------
+
+EVERYTHING = {**DRAWN, "colour": 0.5, "crop": 0.4, "blur": 2.0}
+
+
+def crop(left=0.0, top=0.0, side=1.0) -> Crop:
+    return Crop(torch.tensor([left]), torch.tensor([top]), torch.tensor([side]))
+
+
+def test_crop_by_hand():
+    image = pictures(1, 2, 8, 8)
+    window = apply_geometry(geometry(), image, "nearest", crop(left=0.5, top=0.25, side=0.5))
+    expected = image[:, :, 2:6, 4:8].repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2)
+    assert torch.equal(window, expected)
+
+
+def test_crop_is_of_what_the_geometry_shows():
+    image = pictures(1, 1, 8, 8)
+    window = apply_geometry(geometry(angle=90.0, mirrored=True), image, "nearest", crop(top=0.5, side=0.5))
+    turned = torch.rot90(image.flip(-1), 1, dims=(-2, -1))[:, :, 4:, :4]
+    assert torch.equal(window, turned.repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2))
+
+
+def test_a_crop_that_keeps_everything_changes_no_bit():
+    image = pictures(4, 3, 16, 16)
+    drawn = draw_geometry(4, torch_rng("k"), **DRAWN)
+    whole = draw_crop(4, torch_rng("k"), 0.0)
+    assert torch.equal(apply_geometry(drawn, image, crop=whole), apply_geometry(drawn, image))
+    still = draw_geometry(4, torch_rng("k"), rotate=0, scale=0, flip=False)
+    assert torch.equal(apply_geometry(still, image, crop=whole), image)
+
+
+def test_crops_lie_inside_and_fill_their_range():
+    drawn = draw_crop(4000, torch_rng("c"), 0.4)
+    assert 0.6 <= drawn.side.min() < 0.61
+    assert 0.99 < drawn.side.max() <= 1
+    for start in (drawn.left, drawn.top):
+        assert start.min() >= 0
+        assert (start + drawn.side).max() <= 1 + 1e-6
+
+
+def test_blur_against_scipy():
+    image = pictures(2, 3, 24, 20).double()
+    sigma = [0.8, 1.7]
+    blurred = apply_blur(Blur(torch.tensor(sigma)), image)
+    for row, wide in enumerate(sigma):
+        radius = int(3 * np.float32(wide))
+        expected = ndimage.gaussian_filter(
+            image[row].numpy(), (0, wide, wide), mode="mirror", radius=(0, radius, radius)
+        )
+        np.testing.assert_allclose(blurred[row].numpy(), expected, atol=1e-6)
+
+
+def test_no_blur_is_exactly_the_identity_also_beside_blurred_samples():
+    image = pictures(3, 3, 16, 16)
+    assert torch.equal(apply_blur(draw_blur(3, torch_rng("b"), 0.0), image), image)
+    blurred = apply_blur(Blur(torch.tensor([0.0, 2.0, 0.0])), image)
+    assert torch.equal(blurred[::2], image[::2])
+    alone = apply_blur(Blur(torch.tensor([2.0])), image[1:2])
+    torch.testing.assert_close(blurred[1:2], alone)
+    assert not torch.equal(alone, image[1:2])
+
+
+def test_a_blur_wider_than_the_image():
+    assert apply_blur(Blur(torch.tensor([9.0])), pictures(1, 1, 4, 4)).shape == (1, 1, 4, 4)
+
+
+def test_with_everything_drawn_an_image_as_its_own_mask_stays_identical():
+    drawn = draw_augmentation(8, torch_rng("a"), **EVERYTHING)
+    mask = (pictures(8, 1, 32, 32) > 0.5).float()
+    moved = drawn.masks(mask)
+    assert torch.equal(drawn.masks(mask.repeat(1, 3, 1, 1)), moved.repeat(1, 3, 1, 1))
+    assert not torch.equal(moved, mask)
+
+
+def test_image_counterpart_and_depth_move_alike_and_only_images_change_otherwise():
+    drawn = draw_augmentation(8, torch_rng("a"), **EVERYTHING)
+    picture = pictures(8, 3, 32, 32)
+    real, synthetic = drawn.images(picture), drawn.images(picture.clone())
+    assert torch.equal(real, synthetic)
+    assert torch.equal(drawn.depths(picture), apply_geometry(drawn.geometry, picture, crop=drawn.crop))
+    assert not torch.allclose(drawn.depths(picture), real, atol=0.01)
+    flipped = draw_augmentation(8, torch_rng("a"), rotate=0, scale=0, flip=True, colour=0)
+    mask = (picture > 0.5).float()
+    assert torch.equal(flipped.images(mask), flipped.masks(mask))
+    assert torch.equal(flipped.depths(mask), flipped.masks(mask))
+
+
+def test_a_whole_augmentation_replays_exactly_from_json():
+    picture = pictures(8, 3, 32, 32)
+    drawn = draw_augmentation(8, torch_rng("a"), **EVERYTHING)
+    again = Augmentation.from_json(json.loads(json.dumps(drawn.as_json())))
+    assert torch.equal(again.images(picture), drawn.images(picture))
+    assert torch.equal(again.masks(picture), drawn.masks(picture))
+
+
+def test_crop_and_blur_change_no_draw_of_before():
+    rng = torch_rng("d")
+    moves, tones = draw_geometry(8, rng, **DRAWN), draw_colour(8, rng, 0.5)
+    for settings in (EVERYTHING, {**DRAWN, "colour": 0.5}):
+        drawn = draw_augmentation(8, torch_rng("d"), **settings)
+        assert drawn.geometry.as_json() == moves.as_json()
+        assert drawn.colour.as_json() == tones.as_json()
+    picture = pictures(8, 3, 16, 16)
+    assert torch.equal(drawn.images(picture), apply_colour(tones, apply_geometry(moves, picture)))
