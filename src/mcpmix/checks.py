@@ -28,6 +28,7 @@ from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import licence_of, resolve
 from mcpmix.stages.train import check_arms, needs_pairs
+from mcpmix.training.optimisers import require_optimiser
 
 _LEARNABLE_ARM = "mcpmix-rla"
 _PIPELINE_PARTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
@@ -218,6 +219,7 @@ def _weights(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         depth, base = config.depth.model, config.generator.base
         yield "depth", partial(_examine_folder, "depth.model", depth, "depth", ("config.json",))
         yield "generator", partial(_examine_folder, "generator.base", base, "pipeline", _PIPELINE_PARTS)
+        yield "optimiser", partial(_examine_optimiser, config.finetune.optimiser)
     if _LEARNABLE_ARM in config.train.arms:
         yield "features", partial(_examine_features, config.rla.features)
 
@@ -231,6 +233,11 @@ def _examine_folder(setting: str, source: str, part: str, contents: tuple[str, .
             "another source."
         )
     return f"{source}; licence: {licence_of(source)}"
+
+
+def _examine_optimiser(name: str) -> str:
+    require_optimiser(name)
+    return f"{name} (finetune)"
 
 
 def _resolve(setting: str, source: str, part: str) -> Path:

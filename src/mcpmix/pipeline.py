@@ -23,10 +23,12 @@ from mcpmix.core.artifacts import (
     write_text,
 )
 from mcpmix.core.config import Config, to_yaml
+from mcpmix.core.errors import ConfigError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.relay import Channel, ChannelProgress, end_with_parent, relay
 from mcpmix.core.runtime import Runtime, core_count, setup, worker_count
 from mcpmix.stages import dataset, depth, evaluate, finetune, synthesize, train
+from mcpmix.training.processes import connect, launched, leader_first
 
 Run = tuple[str, int]  # arm, seed
 
@@ -75,15 +77,16 @@ class Pipeline:
     def generator(self) -> Artifact:
         """The fine-tuned ControlNet."""
         out = self.folder / "generator"
-        return self._ensure(
-            out,
-            finetune.key(self.config, self.dataset, self.depth),
-            lambda: finetune.run(self.config, self.dataset, self.depth, out, self.runtime, self.progress),
+        inputs = (self.dataset, self.depth)
+        # Not `_ensure`: this is the one stage that all processes of torchrun work on together.
+        return self._reuse(out, finetune.key(self.config, *inputs)) or finetune.run(
+            self.config, *inputs, out, self.runtime, self.progress
         )
 
     @cached_property
     def pairs(self) -> Artifact:
         """The bank of synthetic counterparts."""
+        _refuse_several_processes()
         out = self.folder / "pairs"
         inputs = (self.dataset, self.depth, self.generator)
         return self._ensure(
@@ -94,6 +97,7 @@ class Pipeline:
 
     def segmenters(self) -> dict[Run, Artifact]:
         """All arms with all seeds, trained side by side where the machine allows it."""
+        _refuse_several_processes()
         return self._all_runs("segmenter", lambda run: train.key(self.config, self._inputs(run[0]), *run))
 
     def evaluations(self) -> dict[Run, Artifact]:
@@ -190,7 +194,8 @@ class Pipeline:
     # --- reuse -------------------------------------------------------------------------------------------
 
     def _ensure(self, out: Path, key: StageKey, make: Callable[[], Artifact]) -> Artifact:
-        return self._reuse(out, key) or make()
+        with leader_first():
+            return self._reuse(out, key) or make()
 
     def _reuse(self, out: Path, key: StageKey) -> Artifact | None:
         """The finished artefact if it is still valid; says why, if one is there that is not."""
@@ -203,6 +208,8 @@ class Pipeline:
         return out.relative_to(self.folder).as_posix()
 
     def _write_config(self) -> None:
+        if not connect().leads:
+            return
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(self.folder / "config.yaml", to_yaml(self.config))
@@ -212,6 +219,14 @@ def share_threads(config: Config, workers: int) -> Config:
     """The configuration of a worker: an equal share of the threads, one at least."""
     threads = max(1, (config.runtime.threads or core_count()) // workers)
     return config.model_copy(update={"runtime": config.runtime.model_copy(update={"threads": threads})})
+
+
+def _refuse_several_processes() -> None:
+    if launched() > 1:
+        raise ConfigError(
+            f"{launched()} processes were started, but only `mcpmix finetune` works with several. Run that "
+            "with torchrun, then this command without."
+        )
 
 
 def _listed(reasons: Iterable[str]) -> str:

@@ -31,6 +31,8 @@ from mcpmix.core.errors import ModelError
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
+UNet: TypeAlias = UNet2DConditionModel
+ControlNet: TypeAlias = ControlNetModel
 _AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 
@@ -69,12 +71,15 @@ class DiffusionBase:
         return int(self.latent_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
 
 
-def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> DiffusionBase:
+def load_base(
+    folder: Path | str, dtype: torch.dtype = torch.float32, *, unet: UNet | None = None
+) -> DiffusionBase:
     """Load a pipeline folder (unet, vae, text_encoder, tokenizer, scheduler); frozen, on the CPU.
 
     Args:
         folder: a local folder in diffusers' layout.
         dtype: of the weights in memory; the files may be float16.
+        unet: taken in place of the folder's own, which is then not read.
 
     Raises:
         ModelError: a part is missing or damaged.
@@ -89,7 +94,7 @@ def load_base(folder: Path | str, dtype: torch.dtype = torch.float32) -> Diffusi
         )
     try:
         return DiffusionBase(
-            unet=UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=dtype),
+            unet=unet or UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=dtype),
             vae=load_autoencoder(folder / "vae", dtype),
             text_encoder=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=dtype),
             tokenizer=CLIPTokenizer.from_pretrained(folder / "tokenizer"),
@@ -274,6 +279,21 @@ def with_decoder(unet: UNet2DConditionModel, decoder: nn.ModuleDict) -> UNet2DCo
     return view
 
 
+def lower_frozen(unet: UNet2DConditionModel, precision: torch.dtype) -> None:
+    """Keep the frozen weights of the UNet's blocks in the format in which autocast computes.
+
+    Autocast would round the same weights in the same way at every pass: results are equal to the last bit,
+    and half of the memory is free. Norms stay as they are, since autocast computes some of them in float32;
+    so does the first layer, by which the UNet says which format its inputs have.
+    """
+    if precision == torch.float32:
+        return
+    for blocks in (unet.down_blocks, unet.mid_block, unet.up_blocks):
+        for layer in blocks.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear) and not layer.weight.requires_grad:
+                layer.to(precision)
+
+
 def save_decoder(decoder: nn.ModuleDict, control: Path) -> None:
     """Write an unlocked decoder into the folder of the ControlNet that was trained with it."""
     save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, control / DECODER_FILE)
@@ -292,7 +312,7 @@ def load_decoder(unet: UNet2DConditionModel, control: Path) -> bool:
         decoder_of(unet).load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         raise ModelError(
-            f"{path} does not fit the decoder of the base model: {error}. Use the base that the ControlNet "
-            "was fine-tuned on, or fine-tune again."
+            f"{path} does not fit the decoder of the base model. Use the base that the ControlNet was "
+            f"fine-tuned on, or fine-tune again. ({str(error):.160})"  # torch would list all layers
         ) from error
     return True

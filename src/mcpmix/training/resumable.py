@@ -33,6 +33,8 @@ def run_steps(
     progress: Progress = SILENT,
     after_save: Callable[[int], None] | None = None,
     on_resume: Callable[[int], None] | None = None,
+    also_save_every: int = 0,
+    write: bool = True,
 ) -> None:
     """Call `step(n)` for n = 0 .. steps-1, starting where the checkpoint stands.
 
@@ -48,6 +50,9 @@ def run_steps(
             resumed run calls it again for the state that it starts from, since a kill may have come between
             the two; so it must do no harm twice.
         on_resume: called with the number of finished steps before the first one, e.g. to cut a log to them.
+        also_save_every: a second rhythm of saves, e.g. that of something `after_save` does; 0: none.
+        write: False for a process that takes part in the steps while another one saves: it restores the
+            state, but neither saves nor calls `after_save`.
 
     Raises:
         TrainingError: a loss is not finite.
@@ -55,7 +60,7 @@ def run_steps(
     done = restore(state, checkpoint)
     if on_resume is not None:
         on_resume(done)
-    if done and after_save is not None:
+    if done and write and after_save is not None:
         after_save(done)
     smooth = math.nan
     with progress.track(title, steps, done) as advance:
@@ -70,7 +75,8 @@ def run_steps(
             smooth = loss if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss
             advance(1, f"loss {smooth:.4f}")
             finished = index + 1
-            if finished % save_every == 0 or finished == steps:
+            due = finished % save_every == 0 or finished == steps
+            if write and (due or (also_save_every and finished % also_save_every == 0)):
                 save_state(
                     checkpoint,
                     {"steps": finished, "state": {name: part.state_dict() for name, part in state.items()}},

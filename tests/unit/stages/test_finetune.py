@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from mcpmix.stages.finetune import lesion_emphasis, turn
+from mcpmix.stages.finetune.examples import turn
+from mcpmix.stages.finetune.loss import lesion_emphasis
 
 
 def test_emphasis_by_hand():

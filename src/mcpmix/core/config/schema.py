@@ -170,7 +170,7 @@ class FinetuneConfig(Section):
     """adamw-8bit keeps the moments in 8 bits and needs the package bitsandbytes."""
     learning_rate: PositiveFloat = 1e-3
     unlock_decoder: bool = False
-    """Whether the decoder of the base's UNet trains too. Helps where images are far from what the base saw."""
+    """Whether the decoder of the base's UNet trains too: for images unlike all that the base has seen."""
     decoder_learning_rate: PositiveFloat = 1e-5
     """Learning rate of the unlocked decoder."""
     warmup_steps: NaturalInt = 25

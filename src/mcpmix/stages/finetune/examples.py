@@ -1,0 +1,164 @@
+"""What a step of the fine-tuning learns from: latents, conditions and text, encoded once."""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mcpmix.core.config import Config, FinetuneConfig
+from mcpmix.core.seeding import numpy_rng, torch_rng
+from mcpmix.data.arrays import Arrays
+from mcpmix.data.conditions import condition
+from mcpmix.data.transforms import apply_colour, draw_colour
+from mcpmix.models.diffusion import Autoencoder, DiffusionBase, embed_prompts, encode_images
+
+_TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
+_TINTS = 3  # colour variants of each view that are encoded
+_ENCODED = 8  # images that go through the autoencoder at once
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """All that a step reads, in memory: neither VAE nor text encoder is needed any more.
+
+    Attributes:
+        latents: V,U,N,C,h,w, one per view (symmetry of the square) and tint.
+        conditions: N,2,H,W mask and depth.
+        masks: N,H,W, also where the condition leaves them out.
+        text: 2,L,C embeddings of the empty and of the full prompt.
+    """
+
+    latents: Tensor
+    conditions: Tensor
+    masks: Tensor
+    text: Tensor
+
+    def __len__(self) -> int:
+        return self.conditions.shape[0]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples with their noise, on the device of the networks.
+
+    Attributes:
+        clean: B,C,h,w latents.
+        noise: likewise.
+        t: (B,) timesteps.
+        shown: B,2,H,W condition, a channel blank where it was dropped.
+        masks: B,H,W.
+        text: B,L,C embeddings.
+    """
+
+    clean: Tensor
+    noise: Tensor
+    t: Tensor
+    shown: Tensor
+    masks: Tensor
+    text: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        return Batch(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What chance chose for one optimiser step, for the examples of all processes and passes together.
+
+    Attributes:
+        view: the symmetry of the square that the whole step is shown in.
+        chosen: (B,) examples.
+        tint: (B,) colour variants.
+        keep: (B, 2) whether mask and depth are shown.
+        worded: (B,) 1 with the prompt, 0 without.
+        t: (B,) timesteps.
+        noise: B,C,h,w.
+    """
+
+    view: int
+    chosen: npt.NDArray[np.int64]
+    tint: npt.NDArray[np.int64]
+    keep: npt.NDArray[np.bool_]
+    worded: npt.NDArray[np.int64]
+    t: npt.NDArray[np.int64]
+    noise: Tensor
+
+    def batch(self, data: TrainingSet, rows: slice, device: torch.device) -> Batch:
+        """The examples of some of the draws."""
+        chosen = self.chosen[rows]
+        kept = torch.from_numpy(self.keep[rows]).float()[:, :, None, None]
+        return Batch(
+            clean=data.latents[self.view, self.tint[rows], chosen],
+            noise=self.noise[rows],
+            t=torch.from_numpy(self.t[rows]),
+            shown=turn(data.conditions[chosen], self.view) * kept,
+            masks=turn(data.masks[chosen], self.view),
+            text=data.text[self.worded[rows]],
+        ).to(device)
+
+
+def draw(
+    data: TrainingSet, settings: FinetuneConfig, timesteps: int, count: int, identity: tuple[int, int]
+) -> Draws:
+    """The draws of the step that belongs to (seed, step).
+
+    Args:
+        data: the training set.
+        settings: shares of dropped masks, depths and prompts.
+        timesteps: of the noise schedule.
+        count: examples of the step.
+        identity: seed and number of the step.
+    """
+    rng = numpy_rng("finetune", *identity)
+    chosen = rng.integers(len(data), size=count)
+    view = int(rng.integers(data.latents.shape[0]))
+    tint = rng.integers(data.latents.shape[1], size=count)
+    keep = rng.random((count, 2)) >= (settings.mask_dropout, settings.depth_dropout)
+    worded = (rng.random(count) >= settings.prompt_dropout).astype(np.int64)
+    t = rng.integers(timesteps, size=count)
+    shape = (count, *data.latents.shape[3:])
+    noise = torch.randn(shape, generator=torch_rng("finetune noise", *identity))
+    return Draws(view, chosen, tint, keep, worded, t, noise)
+
+
+def prepare(
+    base: DiffusionBase, arrays: Arrays, depths: npt.NDArray[np.float32], config: Config
+) -> TrainingSet:
+    """Encode every view of every image and both prompts, once.
+
+    Args:
+        base: on its device.
+        arrays: images and masks of the training part.
+        depths: N,S,S in [0, 1].
+        config: sections `generator.prompt` and `finetune`.
+    """
+    images = torch.from_numpy(arrays.images).permute(0, 3, 1, 2).float() / 255
+    turns = range(_TURNS) if config.finetune.augment else range(1)
+    tints = range(_TINTS) if config.finetune.colour > 0 else range(1)
+    latents = []
+    for view, tint in product(turns, tints):
+        colour = draw_colour(len(images), torch_rng("tint", config.seed, view, tint), config.finetune.colour)
+        latents.append(encode_all(base.vae, turn(apply_colour(colour, images), view)))
+    masks = torch.from_numpy(arrays.masks).float()
+    return TrainingSet(
+        latents=torch.stack(latents).unflatten(0, (len(turns), len(tints))),
+        conditions=condition(masks, torch.from_numpy(depths), config.finetune.condition),
+        masks=masks,
+        text=embed_prompts(base, ["", config.generator.prompt.text]),
+    )
+
+
+def encode_all(vae: Autoencoder, images: Tensor) -> Tensor:
+    """N,3,H,W images in [0, 1] to N,C,h,w latents on the CPU, a few at a time."""
+    parts = (images * 2 - 1).split(_ENCODED)
+    return torch.cat([encode_images(vae, part.to(vae.device)).cpu() for part in parts])
+
+
+def turn(images: Tensor, view: int) -> Tensor:
+    """One of the eight symmetries of the square, applied to the last two axes."""
+    turned = torch.rot90(images, view % 4, dims=(-2, -1))
+    return turned.flip(-1) if view >= 4 else turned

@@ -1,0 +1,47 @@
+"""The denoising error of a ControlNet on its base."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mcpmix.core.config import FinetuneConfig
+from mcpmix.models.diffusion import NoiseSchedule
+from mcpmix.stages.finetune.examples import Batch
+
+
+def denoising_error(unet: nn.Module, control: nn.Module, batch: Batch, schedule: NoiseSchedule) -> Tensor:
+    """Squared error B,h,w of what the UNet predicts, mean over the channels of the latents."""
+    noisy = schedule.add_noise(batch.clean, batch.noise, batch.t)
+    down, middle = control(noisy, batch.t, batch.text, batch.shown, return_dict=False)
+    prediction: Tensor = unet(
+        noisy,
+        batch.t,
+        batch.text,
+        down_block_additional_residuals=down,
+        mid_block_additional_residual=middle,
+        return_dict=False,
+    )[0]
+    target = schedule.target(batch.clean, batch.noise, batch.t)
+    return (prediction.float() - target).square().mean(dim=1)
+
+
+def training_loss(
+    unet: nn.Module, control: nn.Module, batch: Batch, schedule: NoiseSchedule, settings: FinetuneConfig
+) -> Tensor:
+    """Mean error of a batch, weighted by lesion and by signal-to-noise ratio; 0-d."""
+    error = denoising_error(unet, control, batch, schedule)
+    emphasis = lesion_emphasis(batch.masks, (error.shape[-2], error.shape[-1]), settings.lesion_weight)
+    weight = schedule.min_snr_weight(batch.t, settings.min_snr_gamma)
+    return ((error * emphasis).mean(dim=(1, 2)) * weight).mean()
+
+
+def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tensor:
+    """Weights B,h,w of mean 1 that count a place under the mask `weight` times as much as one outside.
+
+    Args:
+        masks: B,H,W in {0, 1}.
+        size: h and w of the latents.
+        weight: 1 counts all places alike.
+    """
+    covered = F.adaptive_avg_pool2d(masks[:, None], size)[:, 0]
+    emphasis = 1 + (weight - 1) * covered
+    return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)
