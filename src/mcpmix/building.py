@@ -3,35 +3,101 @@
 Layer 4, beside the pipeline.
 """
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcpmix.core.errors import ConfigError, ModelError, StorageError
+from mcpmix.core.artifacts import digest_of, storage_errors, write_json
+from mcpmix.core.config import Config
+from mcpmix.core.errors import ConfigError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.pretraining.corpus import Corpus, folder_corpus, phantom_corpus
-from mcpmix.pretraining.recipe import CORPUS_IMAGES, PARTS, PIXELS, PROMPTS, BuildSteps, build
+from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.models.diffusion import DiffusionBase, load_base
+from mcpmix.models.sources import folder_digest, resolve
+from mcpmix.pretraining.corpus import Corpus, image_corpus, phantom_corpus
+from mcpmix.pretraining.images import find_images, listed_images, read_captions
+from mcpmix.pretraining.recipe import (
+    CORPUS_IMAGES,
+    PARTS,
+    PIXELS,
+    PROMPTS,
+    BuildPlan,
+    BuildSteps,
+    build,
+    continued_steps,
+)
 
 _WITHOUT_LABELS = ("autoencoder", "base")  # what can be trained on images that have neither depth nor words
 _RESULTS = {"autoencoder": "vae", "base": "pipeline", "depth": "depth", "features": "features"}
+_IDENTITY = "build.json"
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """Unlabelled images to train on in place of the phantom.
+
+    Attributes:
+        folder: where they are, at any depth.
+        listing: text file that names those to use, one per line; None: all.
+        split_of: a configuration; only the training part of its data set is used, and nothing else is read.
+        caption: text of all images; by default the prompt of `split_of`, else one for colon and polyp.
+        captions: CSV or JSONL with a text for each image.
+    """
+
+    folder: Path | None = None
+    listing: Path | None = None
+    split_of: Config | None = None
+    caption: str | None = None
+    captions: Path | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether any images are named."""
+        return any(place is not None for place in (self.folder, self.listing, self.split_of))
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train; None stands for what the published weights were made with.
+
+    Attributes:
+        steps: optimiser steps of each network.
+        autoencoder_steps: those of the autoencoder, if they differ; 0 keeps that of `start`.
+        start: "embedded", a pipeline folder or a hub id to go on from; None: from scratch.
+        size: side in pixels of the images.
+        learning_rate: of the base.
+        batch_size: of the base.
+    """
+
+    steps: int | None = None
+    autoencoder_steps: int | None = None
+    start: str | None = None
+    size: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+
+
+PHANTOM = OwnImages()
+AS_PUBLISHED = Training()
 
 
 def build_weights(
     part: str,
     folder: Path,
     *,
-    images: Path | None = None,
-    caption: str | None = None,
-    steps: int | None = None,
+    own: OwnImages = PHANTOM,
+    training: Training = AS_PUBLISHED,
     frames: int | None = None,
     progress: Progress = SILENT,
 ) -> list[Path]:
-    """Train embedded networks; a stopped build goes on where it was.
+    """Train networks like the embedded ones; a stopped build goes on where it was.
 
     Args:
-        part: "autoencoder", "base", "depth", "features" or "all".
+        part: "autoencoder", "base" (with its autoencoder), "depth", "features" or "all".
         folder: for the corpus, checkpoints and results.
-        images: folder of own unlabelled images in place of the phantom; autoencoder and base only.
-        caption: text of all these images; by default a prompt for colon and polyp.
-        steps: optimiser steps of each network; by default those of the published weights.
+        own: own unlabelled images in place of the phantom; autoencoder and base only.
+        training: how to train.
         frames: number of phantom frames; by default that of the published weights.
         progress: where to report.
 
@@ -41,31 +107,34 @@ def build_weights(
     Raises:
         ConfigError: the arguments do not go together.
         DataError: own images are missing or cannot be read.
-        ModelError: the base is to be trained before its autoencoder.
-        StorageError: the folder holds the corpus of another build.
+        ModelError: the start cannot be loaded or trained.
+        StorageError: the folder holds another build, or cannot be written.
     """
-    parts = _parts(part, images)
-    if "base" in parts and "autoencoder" not in parts and not (folder / "vae").is_dir():
-        raise ModelError(
-            f"The base is trained on the latents of an autoencoder, and {folder / 'vae'} does not exist. "
-            f"Run `mcpmix models build autoencoder --out {folder}` first, or build all."
-        )
-    if images is not None:
-        if frames is not None:
-            raise ConfigError("--corpus is the number of phantom frames; it has no meaning with --images.")
-        corpus = folder_corpus(images, folder / "corpus", caption or PROMPTS[0], PIXELS)
-    else:
-        corpus = _phantoms(folder / "corpus", frames, progress)
-    counts = BuildSteps() if steps is None else BuildSteps(**dict.fromkeys(parts, steps))
-    for name in parts:
-        build(name, corpus, folder, counts, progress)
+    parts = _parts(part, own)
+    _refuse_contradictions(parts, own, training, frames)
+    paths = _paths(own)
+    start = None if training.start is None else load_base(resolve(training.start, "pipeline"))
+    steps = _steps(parts, training, start)
+    size = _size(own, training, start)
+    with storage_errors(folder):
+        if paths:
+            corpus = image_corpus(paths, _captions(own, paths), folder / "corpus", size, progress)
+        else:
+            corpus = _phantoms(folder / "corpus", frames, size, progress)
+        _claim(folder, _identity(parts, corpus, training, steps, size))
+        plan = BuildPlan(steps, start, training.learning_rate, training.batch_size)
+        for name in parts:
+            build(name, corpus, folder, plan, progress)
     return [folder / _RESULTS[name] for name in parts]
 
 
-def _parts(part: str, images: Path | None) -> tuple[str, ...]:
+# --- what was asked for ------------------------------------------------------------------------------------
+
+
+def _parts(part: str, own: OwnImages) -> tuple[str, ...]:
     """What to build, in the order in which one needs the other."""
-    chosen = PARTS if part == "all" else (part,)
-    if images is None:
+    chosen = {"all": PARTS, "base": ("autoencoder", "base")}.get(part, (part,))
+    if not own.given:
         return chosen
     if part != "all" and part not in _WITHOUT_LABELS:
         raise ConfigError(
@@ -75,11 +144,113 @@ def _parts(part: str, images: Path | None) -> tuple[str, ...]:
     return tuple(name for name in chosen if name in _WITHOUT_LABELS)
 
 
-def _phantoms(folder: Path, frames: int | None, progress: Progress) -> Corpus:
-    corpus = phantom_corpus(folder, frames or CORPUS_IMAGES, PIXELS, progress)
+def _refuse_contradictions(
+    parts: Sequence[str], own: OwnImages, training: Training, frames: int | None
+) -> None:
+    problems = []
+    if own.given and frames is not None:
+        problems.append("--corpus is the number of phantom frames; it has no meaning with --images.")
+    if not own.given and (own.caption or own.captions):
+        problems.append("--caption and --captions belong to --images: phantom frames have their own.")
+    if own.caption and own.captions:
+        problems.append("--caption and --captions exclude each other: one text for all, or a table.")
+    if own.split_of is not None and (own.folder or own.listing):
+        problems.append("--split-of names the images itself: leave --images and --list out.")
+    if training.start is not None and not set(parts) <= set(_WITHOUT_LABELS):
+        problems.append("--start is a pipeline: only autoencoder and base can go on from it.")
+    if training.start is None and training.autoencoder_steps == 0:
+        problems.append("--autoencoder-steps 0 keeps the autoencoder of --start; there is none.")
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _paths(own: OwnImages) -> list[Path]:
+    if own.split_of is not None:
+        return _training_part(own.split_of)
+    if own.listing is not None:
+        return listed_images(own.listing, own.folder)
+    return find_images(own.folder) if own.folder is not None else []
+
+
+def _training_part(config: Config) -> list[Path]:
+    data = config.data
+    if data.source == "phantom":
+        raise ConfigError("--split-of: this configuration draws a phantom; it has no images of its own.")
+    collection = load_collection(
+        data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups, decode=False
+    )
+    planned = make_split(collection, SplitPlan(**data.split.model_dump()), config.seed)
+    wanted = set(planned.split.train)
+    return [sample.image for sample in collection.samples if sample.id in wanted]
+
+
+def _captions(own: OwnImages, paths: Sequence[Path]) -> list[str]:
+    if own.captions is not None:
+        return read_captions(own.captions, paths)
+    default = own.split_of.generator.prompt.text if own.split_of else PROMPTS[0]
+    return [own.caption or default] * len(paths)
+
+
+def _steps(parts: Sequence[str], training: Training, start: DiffusionBase | None) -> BuildSteps:
+    steps = BuildSteps() if start is None else continued_steps(start)
+    if training.steps is not None:
+        kept = ("autoencoder",) if steps.autoencoder == 0 else ()
+        steps = replace(steps, **{name: training.steps for name in parts if name not in kept})
+    if training.autoencoder_steps is not None:
+        steps = replace(steps, autoencoder=training.autoencoder_steps)
+    return steps
+
+
+def _size(own: OwnImages, training: Training, start: DiffusionBase | None) -> int:
+    size = training.size or (own.split_of.data.size if own.split_of else PIXELS)
+    multiple = start.image_multiple if start else 32
+    if size % multiple:
+        raise ConfigError(f"--size {size}: sides must be a multiple of {multiple} for these networks.")
+    return size
+
+
+def _phantoms(folder: Path, frames: int | None, size: int, progress: Progress) -> Corpus:
+    corpus = phantom_corpus(folder, frames or CORPUS_IMAGES, size, progress)
     if frames is not None and len(corpus) != frames:
         raise StorageError(
             f"{folder} holds a corpus of {len(corpus)} frames, not of {frames}. Leave --corpus out to use "
             "it, or choose another folder."
         )
     return corpus
+
+
+# --- one folder, one build ---------------------------------------------------------------------------------
+
+
+def _identity(
+    parts: Sequence[str], corpus: Corpus, training: Training, steps: BuildSteps, size: int
+) -> dict[str, object]:
+    """What a checkpoint depends on. The base may be trained for longer later: its rate is constant."""
+    identity: dict[str, object] = {
+        "images": corpus.digest,
+        "captions": digest_of(corpus.captions),
+        "size": size,
+    }
+    if "autoencoder" in parts:
+        identity["autoencoder steps"] = steps.autoencoder
+        identity["start"] = folder_digest(resolve(training.start, "pipeline")) if training.start else "none"
+    if "base" in parts:
+        identity["learning rate"] = training.learning_rate or "default"
+        identity["batch size"] = training.batch_size or "default"
+    return identity
+
+
+def _claim(folder: Path, identity: Mapping[str, object]) -> None:
+    """Note what is built here; refuse a folder whose checkpoints come from something else."""
+    path = folder / _IDENTITY
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    differences = [
+        f"{name}: {before[name]} there, {value} now"
+        for name, value in identity.items()
+        if before.get(name, value) != value
+    ]
+    if differences:
+        raise StorageError(
+            bullet_list(f"{folder} holds another build. Choose another --out, or delete it:", differences)
+        )
+    write_json(path, {**before, **identity})

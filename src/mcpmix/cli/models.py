@@ -39,16 +39,47 @@ def build(
         Path | None,
         typer.Option(help="Own unlabelled images in place of the phantom; autoencoder and base only."),
     ] = None,
-    caption: Annotated[str | None, typer.Option(help="Text for all images of --images.")] = None,
+    listing: Annotated[
+        Path | None,
+        typer.Option("--list", help="Text file with the images to use, one path or name per line."),
+    ] = None,
+    split_of: Annotated[
+        Path | None,
+        typer.Option(help="A configuration: use the training part of its data set, and no other image."),
+    ] = None,
+    caption: Annotated[str | None, typer.Option(help="Text for all own images.")] = None,
+    captions: Annotated[
+        Path | None, typer.Option(help="CSV or JSONL with a text for each image (file_name, text).")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="Go on from these weights: embedded, a pipeline folder or a hub id."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each network.")] = None,
+    autoencoder_steps: Annotated[
+        int | None, typer.Option(min=0, help="Those of the autoencoder; 0 keeps that of --start.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=32, help="Side of the images in pixels.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the base.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Of the base.")] = None,
     corpus: Annotated[int | None, typer.Option(min=1, help="Number of phantom frames to draw.")] = None,
 ) -> None:
-    """Train the embedded networks anew; a stopped build goes on where it was."""
-    from mcpmix.building import build_weights
+    """Train networks like the embedded ones, on phantom frames or on own images.
 
+    A stopped build goes on where it was; more --steps train a finished base for longer.
+    """
+    from mcpmix.building import OwnImages, Training, build_weights
+    from mcpmix.core.config import load_config
+
+    part_of = load_config(split_of, ()) if split_of is not None else None
     with shown_progress() as progress:
         folders = build_weights(
-            part.value, out, images=images, caption=caption, steps=steps, frames=corpus, progress=progress
+            part.value,
+            out,
+            own=OwnImages(images, listing, part_of, caption, captions),
+            training=Training(steps, autoencoder_steps, start, size, learning_rate, batch_size),
+            frames=corpus,
+            progress=progress,
         )
     for folder in folders:
         typer.echo(f"finished: {folder}")

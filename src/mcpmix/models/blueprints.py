@@ -4,12 +4,13 @@ They have the classes, the folder layout and the configuration keys of Stable Di
 size that two CPU cores can train and run: images of 128 px become latents of 16x16x8.
 """
 
+import copy
 import json
 import string
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-from diffusers import AutoencoderTiny, DPMSolverMultistepScheduler, UNet2DConditionModel
+from diffusers import AutoencoderKL, AutoencoderTiny, DPMSolverMultistepScheduler, UNet2DConditionModel
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
@@ -21,6 +22,8 @@ from transformers import (
     DPTForDepthEstimation,
     DPTImageProcessor,
 )
+
+Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
 
 IMAGE_SIZE = 128
 LATENT_CHANNELS = 8
@@ -49,10 +52,14 @@ def build_autoencoder() -> AutoencoderTiny:
     )
 
 
-def build_unet() -> UNet2DConditionModel:
-    """The denoiser. Attention at 8x8 and 4x4 only: at 16x16 it would double the cost of a step."""
+def build_unet(image_size: int = IMAGE_SIZE) -> UNet2DConditionModel:
+    """The denoiser. Attention at 8x8 and 4x4 only (of 16x16): at 16x16 it would double the cost of a step.
+
+    Args:
+        image_size: side in pixels of the images it is trained for; it is convolutional and takes others.
+    """
     return UNet2DConditionModel(
-        sample_size=IMAGE_SIZE // 8,
+        sample_size=image_size // 8,
         in_channels=LATENT_CHANNELS,
         out_channels=LATENT_CHANNELS,
         block_out_channels=(64, 96, 144),
@@ -154,3 +161,13 @@ def build_depth() -> tuple[DPTForDepthEstimation, DPTImageProcessor]:
         resample=2,
     )
     return DPTForDepthEstimation(config), processor
+
+
+def twin(network: Network) -> Network:
+    """A trainable copy that does not know from which folder its weights came."""
+    copied = copy.deepcopy(network).train().requires_grad_(True)
+    if isinstance(copied, CLIPTextModel):
+        copied.config._name_or_path = ""
+    else:
+        copied.register_to_config(_name_or_path="")
+    return copied

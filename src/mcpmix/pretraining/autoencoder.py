@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mcpmix.core.errors import ModelError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeding import numpy_rng
-from mcpmix.models.blueprints import build_autoencoder
+from mcpmix.models.blueprints import build_autoencoder, twin
 from mcpmix.models.diffusion import Autoencoder, raw_latents
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.training.resumable import run_steps
@@ -22,11 +23,28 @@ def train_autoencoder(
     steps: int,
     batch_size: int = 8,
     learning_rate: float = 1e-3,
+    start: Autoencoder | None = None,
     progress: Progress = SILENT,
 ) -> Autoencoder:
-    """Train, measure the scale of the latents and save in diffusers' layout to `folder/vae`."""
+    """Train, measure the scale of the latents and save in diffusers' layout to `folder/vae`.
+
+    Args:
+        corpus: images.
+        folder: for the checkpoint and the result.
+        steps: optimiser steps; 0 keeps `start` as it is.
+        batch_size: images per step.
+        learning_rate: the highest one of the schedule.
+        start: where to start from; None: from scratch.
+        progress: where to report.
+
+    Raises:
+        ModelError: `start` cannot be trained here.
+    """
+    if start is not None and steps == 0:
+        return _saved(twin(start), folder)
+    _refuse_foreign(start)
     torch.manual_seed(0)
-    model = build_autoencoder()
+    model = build_autoencoder() if start is None else twin(start)
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
 
@@ -54,7 +72,24 @@ def train_autoencoder(
     # One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
     model.eval()
     model.register_to_config(scaling_factor=1 / float(_sample_latents(model, corpus).std()))
-    model.to(torch.float16).save_pretrained(folder / "vae")
+    return _saved(model, folder)
+
+
+def is_trainable(vae: Autoencoder) -> bool:
+    """Whether an autoencoder is of the kind that is trained here."""
+    return type(vae) is type(build_autoencoder())
+
+
+def _refuse_foreign(start: Autoencoder | None) -> None:
+    if start is not None and not is_trainable(start):
+        raise ModelError(
+            f"A {type(start).__name__} is not trained here: without its adversarial loss it would get worse. "
+            "Keep it with --autoencoder-steps 0."
+        )
+
+
+def _saved(model: Autoencoder, folder: Path) -> Autoencoder:
+    model.eval().to(torch.float16).save_pretrained(folder / "vae")
     return model.float()
 
 

@@ -1,24 +1,24 @@
 """A corpus of unlabelled images for pretraining, decoded once to a memory map.
 
-Either phantom frames of patients that no demo ever shows, with captions and exact depth, or a folder of a
-user's own images, with one caption for all.
+Either phantom frames of patients that no demo ever shows, with captions and exact depth, or a user's own
+images with captions.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from mcpmix.core.artifacts import digest_of, file_digest, write_json
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import phantom
 from mcpmix.data.phantom_set import PRETRAINING_SEED
+from mcpmix.data.sample import read_image, resize_image
 
 FRAMES_PER_PATIENT = 4
-
-_IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"}
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,17 @@ class Corpus:
 
     Attributes:
         images: N,S,S,3 uint8 memory map.
-        depth: N,S,S float16 in [0, 1], near = 1; None for a folder of images.
+        depth: N,S,S float16 in [0, 1], near = 1; None for own images.
         captions: N texts.
-        words: N tuples of appearance words; empty tuples for a folder.
+        words: N tuples of appearance words; empty tuples for own images.
+        digest: identity of the images.
     """
 
     images: np.ndarray
     depth: np.ndarray | None
     captions: list[str]
     words: list[tuple[str, ...]]
+    digest: str
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -58,40 +60,55 @@ def phantom_corpus(folder: Path, count: int, size: int, progress: Progress = SIL
                 advance()
         images.flush()
         depth.flush()
-        texts.write_text(json.dumps(rows))
+        write_json(texts, rows)
     rows = json.loads(texts.read_text())
     return Corpus(
         images=np.load(folder / "images.npy", mmap_mode="r"),
         depth=np.load(folder / "depth.npy", mmap_mode="r"),
         captions=[row["caption"] for row in rows],
         words=[tuple(row["words"]) for row in rows],
+        digest=digest_of(["phantom", PRETRAINING_SEED, len(rows)]),
     )
 
 
-def folder_corpus(images_folder: Path, folder: Path, caption: str, size: int) -> Corpus:
-    """Decode all images below `images_folder`, resized to `size` squared.
+def image_corpus(
+    paths: Sequence[Path], captions: Sequence[str], folder: Path, size: int, progress: Progress = SILENT
+) -> Corpus:
+    """Decode images into `folder`, resized as all stages do it, or open what is there already.
+
+    Args:
+        paths: image files of any size.
+        captions: a text for each.
+        folder: for the decoded images; those of other files are replaced.
+        size: side in pixels.
+        progress: where decoding reports to.
 
     Raises:
-        DataError: there are no images, or some cannot be read (all are named).
+        DataError: with every image that cannot be read.
     """
-    paths = sorted(p for p in images_folder.rglob("*") if p.suffix.lower() in _IMAGE_ENDINGS)
-    if not paths:
-        raise DataError(f"No images below {images_folder}: looked for {', '.join(sorted(_IMAGE_ENDINGS))}.")
-    folder.mkdir(parents=True, exist_ok=True)
-    images = _create(folder / "images.npy", (len(paths), size, size, 3), np.uint8)
-    unreadable = []
-    for index, path in enumerate(paths):
-        try:
-            with Image.open(path) as image:
-                images[index] = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BOX))
-        except (OSError, UnidentifiedImageError) as error:
-            unreadable.append(f"{path}: {error}")
-    if unreadable:
-        raise DataError(
-            bullet_list(f"{len(unreadable)} images cannot be read; remove or repair:", unreadable)
-        )
+    marker = folder / "images.json"
+    identity = digest_of([size, *(file_digest(path) for path in paths)])
+    if not (marker.exists() and json.loads(marker.read_text(encoding="utf-8"))["digest"] == identity):
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.unlink(missing_ok=True)
+        _decode(paths, _create(folder / "images.npy", (len(paths), size, size, 3), np.uint8), progress)
+        write_json(marker, {"digest": identity, "size": size, "files": [path.name for path in paths]})
+    images = np.load(folder / "images.npy", mmap_mode="r")
+    return Corpus(images, None, list(captions), [()] * len(paths), identity)
+
+
+def _decode(paths: Sequence[Path], images: np.memmap, progress: Progress) -> None:
+    problems = []
+    with progress.track("images", len(paths)) as advance:
+        for index, path in enumerate(paths):
+            try:
+                images[index] = resize_image(read_image(path), images.shape[1])
+            except DataError as error:
+                problems.append(str(error))
+            advance()
+    if problems:
+        raise DataError(bullet_list(f"{len(problems)} images cannot be used:", problems))
     images.flush()
-    return Corpus(images, None, [caption] * len(paths), [()] * len(paths))
 
 
 def _create(path: Path, shape: tuple[int, ...], dtype: type) -> np.memmap:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.models.blueprints import IMAGE_SIZE
-from mcpmix.models.diffusion import load_autoencoder
-from mcpmix.pretraining.autoencoder import train_autoencoder
+from mcpmix.models.diffusion import DiffusionBase, load_autoencoder
+from mcpmix.pretraining.autoencoder import is_trainable, train_autoencoder
 from mcpmix.pretraining.base import train_base
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.pretraining.depth import train_depth
@@ -38,12 +39,57 @@ class BuildSteps:
     features: int = 1000
 
 
-def build(part: str, corpus: Corpus, folder: Path, steps: BuildSteps, progress: Progress = SILENT) -> None:
+@dataclass(frozen=True)
+class BuildPlan:
+    """How the networks are trained.
+
+    Attributes:
+        steps: optimiser steps.
+        start: pipeline that autoencoder and base start from; None: from scratch.
+        learning_rate: of the base; None: the published one.
+        batch_size: images per step of the base; None: the published one.
+    """
+
+    steps: BuildSteps = BuildSteps()
+    start: DiffusionBase | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+
+    def base_settings(self) -> dict[str, Any]:
+        """What `train_base` is told beside its steps; nothing stands for its defaults."""
+        given = {"learning_rate": self.learning_rate, "batch_size": self.batch_size, "start": self.start}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def continued_steps(start: DiffusionBase) -> BuildSteps:
+    """Steps for own images when training goes on from weights that are there.
+
+    Only the kind of autoencoder that was trained here is trained further; an AutoencoderKL is kept.
+    """
+    return BuildSteps(autoencoder=1500 if is_trainable(start.vae) else 0)
+
+
+def build(part: str, corpus: Corpus, folder: Path, plan: BuildPlan, progress: Progress = SILENT) -> None:
     """Train one part ("autoencoder", "base", "depth" or "features") into `folder`; resumes a killed build."""
+    steps = plan.steps
+    vae = plan.start.vae if plan.start else None
     parts: dict[str, Callable[[], object]] = {
-        "autoencoder": lambda: train_autoencoder(corpus, folder, steps=steps.autoencoder, progress=progress),
+        "autoencoder": lambda: train_autoencoder(
+            corpus,
+            folder,
+            steps=steps.autoencoder,
+            learning_rate=1e-3 if vae is None else 5e-4,
+            start=vae,
+            progress=progress,
+        ),
         "base": lambda: train_base(
-            corpus, load_autoencoder(folder / "vae"), PROMPTS, folder, steps=steps.base, progress=progress
+            corpus,
+            load_autoencoder(folder / "vae"),
+            PROMPTS,
+            folder,
+            steps=steps.base,
+            progress=progress,
+            **plan.base_settings(),
         ),
         "depth": lambda: train_depth(corpus, folder, steps=steps.depth, progress=progress),
         "features": lambda: train_features(corpus, folder, steps=steps.features, progress=progress),

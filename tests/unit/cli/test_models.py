@@ -1,3 +1,10 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
 def test_list_shows_licences_and_presence(mcpmix, monkeypatch, tmp_path):
     done = mcpmix("models", "list")
     assert done.code == 0, done.err
@@ -12,13 +19,6 @@ def test_build_refuses_what_own_images_cannot_teach(mcpmix, tmp_path):
     done = mcpmix("models", "build", "depth", "--images", tmp_path, "--out", tmp_path / "weights")
     assert done.code == 2
     assert "depth cannot be built from --images" in done.err
-
-
-def test_build_refuses_a_base_without_its_autoencoder(mcpmix, tmp_path):
-    done = mcpmix("models", "build", "base", "--out", tmp_path / "weights")
-    assert done.code == 4
-    assert "mcpmix models build autoencoder" in done.err
-    assert not (tmp_path / "weights").exists()
 
 
 def test_build_refuses_images_and_a_number_of_phantom_frames(mcpmix, tmp_path):
@@ -48,3 +48,67 @@ def test_build_trains_goes_on_and_keeps_its_corpus(mcpmix, tmp_path):
     done = mcpmix(*arguments, "--steps", 2, "--corpus", 40)
     assert done.code == 5
     assert "corpus of 32 frames, not of 40" in done.err
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for name in "abc":
+        pixels = rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{name}.png")
+    return tmp_path / "images"
+
+
+def test_base_from_own_images_goes_on_and_refuses_another_build(mcpmix, photographs, random_models, tmp_path):
+    (tmp_path / "train.txt").write_text("a\nc\n")
+    out = tmp_path / "weights"
+    fixed = ("--images", photographs, "--list", tmp_path / "train.txt", "--size", 32, "--out", out)
+    fixed += ("--start", random_models / "pipeline", "--autoencoder-steps", 1, "--batch-size", 2)
+    done = mcpmix("models", "build", "base", *fixed, "--steps", 1)
+    assert done.code == 0, done.err
+    assert f"finished: {out / 'pipeline'}" in done.out
+    assert "images: 2 to do" in done.out
+    done = mcpmix("models", "build", "base", *fixed, "--steps", 2)
+    assert done.code == 0, done.err
+    assert "diffusion base: going on at 1/2" in done.out
+    (tmp_path / "train.txt").write_text("a\nb\n")
+    done = mcpmix("models", "build", "base", *fixed, "--steps", 2)
+    assert done.code == 5
+    assert "holds another build" in done.err
+    assert "images: " in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("base", "--caption", "text"), "belong to --images"),
+        (("base", "--images", ".", "--caption", "a", "--captions", "b.csv"), "exclude each other"),
+        (("all", "--start", "embedded"), "--start is a pipeline"),
+        (("base", "--images", "{images}", "--autoencoder-steps", "0"), "there is none"),
+        (("base", "--images", "{images}", "--size", "40"), "multiple of 32"),
+    ],
+)
+def test_build_refuses_what_does_not_go_together(mcpmix, photographs, tmp_path, arguments, message):
+    given = [str(photographs) if text == "{images}" else text for text in arguments]
+    done = mcpmix("models", "build", *given, "--out", tmp_path / "weights")
+    assert done.code == 2
+    assert message in done.err
+    assert not (tmp_path / "weights").exists()
+
+
+def test_build_uses_only_the_training_part_of_a_configuration(photographs, tmp_path):
+    from mcpmix.building import OwnImages, _paths
+    from mcpmix.core.config import resolve_config
+    from mcpmix.core.errors import ConfigError
+
+    (tmp_path / "masks").mkdir()
+    for name in "abc":
+        Image.new("L", (50, 40)).save(tmp_path / "masks" / f"{name}.png")
+    split = {"train": ["b"], "validation": ["a"], "test": ["c"]}
+    (tmp_path / "split.json").write_text(json.dumps(split))
+    data = {"images": photographs, "masks": tmp_path / "masks", "split": {"file": tmp_path / "split.json"}}
+    config = resolve_config({"preset": "tiny", "data": {"source": "folder", **data}}, ())
+    assert _paths(OwnImages(split_of=config)) == [photographs / "b.png"]
+    with pytest.raises(ConfigError, match="draws a phantom"):
+        _paths(OwnImages(split_of=resolve_config({"preset": "tiny"}, ())))

@@ -3,18 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from diffusers import AutoencoderKL
 from PIL import Image
 
-from mcpmix.core.errors import DataError
+from mcpmix.core.errors import DataError, ModelError
 from mcpmix.models.depth import DepthNetwork
 from mcpmix.models.diffusion import embed_prompts, encode_images, load_autoencoder, load_base
 from mcpmix.models.features import load_small_features
 from mcpmix.pretraining import features
 from mcpmix.pretraining.autoencoder import image_batch, reconstruction_loss, train_autoencoder
-from mcpmix.pretraining.base import prompted_captions, train_base
-from mcpmix.pretraining.corpus import folder_corpus, phantom_corpus
+from mcpmix.pretraining.base import prompted_captions, train_base, training_texts, view, view_count
+from mcpmix.pretraining.corpus import image_corpus, phantom_corpus
 from mcpmix.pretraining.depth import depth_batch, train_depth
 from mcpmix.pretraining.features import train_features, word_labels
+from mcpmix.pretraining.images import find_images
 from mcpmix.training import resumable
 
 
@@ -106,23 +108,75 @@ def test_prompts_carry_one_and_three_phrases(corpus):
     assert three[0] == f"A polyp. {mucosa} mucosa, {view} view, {light} light"
 
 
-def test_own_images_have_no_words_and_the_bare_prompt(tmp_path):
-    (tmp_path / "images").mkdir()
-    Image.new("RGB", (40, 30), (200, 100, 80)).save(tmp_path / "images" / "a.png")
-    corpus = folder_corpus(tmp_path / "images", tmp_path / "cache", "a polyp", 16)
-    assert corpus.images.shape == (1, 16, 16, 3)
-    assert prompted_captions(corpus, "A polyp.") == [["A polyp."], ["A polyp."]]
+@pytest.fixture
+def photographs(tmp_path):
+    """Three images of different sizes."""
+    folder = tmp_path / "images"
+    (folder / "deep").mkdir(parents=True)
+    for number, name in enumerate(("a.png", "b.png", "deep/c.png")):
+        Image.new("RGB", (40 + number, 30), (200, 100, 80 * number)).save(folder / name)
+    return folder
+
+
+def test_own_images_have_no_words_and_only_their_captions(photographs, tmp_path):
+    paths = find_images(photographs)
+    corpus = image_corpus(paths, ["a polyp", "b", "c"], tmp_path / "cache", 16)
+    assert corpus.images.shape == (3, 16, 16, 3)
+    assert corpus.images[1, 0, 0].tolist() == [200, 100, 80]
+    assert training_texts(corpus, "A polyp.") == [["a polyp", "b", "c"]]
     with pytest.raises(ValueError, match="no depth"):
         depth_batch(corpus, 0, 1)
+
+
+def test_decoded_images_are_kept_until_a_file_changes(photographs, tmp_path, monkeypatch):
+    paths = find_images(photographs)
+    first = image_corpus(paths, [""] * 3, tmp_path / "cache", 16)
+    with monkeypatch.context() as patch:
+        patch.setattr("mcpmix.pretraining.corpus.read_image", None)  # a second decoding would fail
+        assert image_corpus(paths, [""] * 3, tmp_path / "cache", 16).digest == first.digest
+    Image.new("RGB", (40, 30), (1, 2, 3)).save(paths[0])
+    changed = image_corpus(paths, [""] * 3, tmp_path / "cache", 16)
+    assert changed.digest != first.digest
+    assert changed.images[0, 0, 0].tolist() == [1, 2, 3]
 
 
 def test_unreadable_images_are_all_named(tmp_path):
     for name in ("a.png", "b.jpg"):
         (tmp_path / name).write_bytes(b"nothing")
     with pytest.raises(DataError) as error:
-        folder_corpus(tmp_path, tmp_path / "cache", "", 16)
+        image_corpus(find_images(tmp_path), ["", ""], tmp_path / "cache", 16)
     assert "a.png" in str(error.value)
     assert "b.jpg" in str(error.value)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="No images below"):
-        folder_corpus(tmp_path / "empty", tmp_path / "cache", "", 16)
+
+
+def test_views_are_the_image_its_mirror_image_and_crops():
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    assert torch.equal(view(images, 0, 0), images)
+    assert torch.equal(view(images, 1, 0), images.flip(-1))
+    third = view(images, 2, 5)
+    assert third.shape == images.shape
+    assert torch.equal(third[1], view(images[1:], 2, 6)[0])  # belongs to the place, not to the batch
+    assert not torch.equal(third, view(images, 3, 5))
+
+
+@pytest.mark.parametrize(("images", "views"), [(12_000, 2), (512, 8), (10, 16)])
+def test_few_images_get_more_views(images, views):
+    assert view_count(images) == views
+
+
+def test_a_build_can_start_from_a_pipeline(built, corpus, tmp_path):
+    start = load_base(built / "pipeline")
+    vae = train_autoencoder(corpus, tmp_path, steps=0, start=start.vae)
+    assert vae.config.scaling_factor == start.vae.config.scaling_factor
+    train_base(corpus, vae, ["A polyp."], tmp_path, steps=1, batch_size=2, learning_rate=1e-9, start=start)
+    result = load_base(tmp_path / "pipeline")
+    for name, value in start.unet.state_dict().items():  # a rate of nothing leaves the start as it was
+        torch.testing.assert_close(result.unet.state_dict()[name], value, atol=1e-3, rtol=1e-2)
+    for path in (tmp_path / "pipeline").rglob("*.json"):
+        assert str(built) not in path.read_text(), path
+
+
+def test_an_autoencoder_of_another_kind_is_kept_not_trained(corpus, tmp_path):
+    other = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4)
+    with pytest.raises(ModelError, match="--autoencoder-steps 0"):
+        train_autoencoder(corpus, tmp_path, steps=1, start=other)
