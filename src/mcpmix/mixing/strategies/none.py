@@ -9,7 +9,10 @@ from mcpmix.mixing.strategy import Batch, FixedStrategy, Term
 
 @final
 class FullSup(FixedStrategy):
-    """The baseline of the ablation: supervised training without synthetic images."""
+    """The baseline of the ablation: supervised training without synthetic images.
+
+    Cost: that of a training step, to which the others compare.
+    """
 
     needs_pairs: ClassVar[bool] = False
 

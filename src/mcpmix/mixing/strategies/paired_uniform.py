@@ -6,12 +6,14 @@ import torch
 
 from mcpmix.core.errors import ConfigError, bullet_list
 from mcpmix.mixing.paired import mix
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Term, paired_terms
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, paired_terms
 
 
 @final
 class PairedUniform(FixedStrategy):
     """MCPMix without RLA: each sample draws its share from U[0, s_max].
+
+    Search range: s_max in {0.3, 0.5, 0.7}, rho in {0.25, 0.5}. Cost: two images for each one.
 
     Args:
         s_max: Largest synthetic share, in (0, 1].
@@ -20,6 +22,7 @@ class PairedUniform(FixedStrategy):
     """
 
     needs_pairs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"s_max": (0.3, 0.5, 0.7), "rho": (0.25, 0.5)}
 
     def __init__(self, s_max: float = 0.7, rho: float = 0.5) -> None:
         super().__init__()

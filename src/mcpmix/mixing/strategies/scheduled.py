@@ -46,7 +46,10 @@ class ScheduledMix(FixedStrategy):
 
 @final
 class StepwiseMix(ScheduledMix):
-    """Stepwise decay: shares from [0, 1], reduced every 50 epochs after epoch 100, 0 at 400, scaled to T."""
+    """Stepwise decay: shares from [0, 1], reduced every 50 epochs after epoch 100, 0 at 400, scaled to T.
+
+    Cost: two images for each one.
+    """
 
     def ceiling(self, epoch: int) -> float:
         """See `stepwise_share`."""
@@ -55,7 +58,10 @@ class StepwiseMix(ScheduledMix):
 
 @final
 class CosineMix(ScheduledMix):
-    """Cosine annealing: share `r * 0.25 (1 + cos(pi t / T))`."""
+    """Cosine annealing: share `r * 0.25 (1 + cos(pi t / T))`.
+
+    Cost: two images for each one.
+    """
 
     def ceiling(self, epoch: int) -> float:
         """See `cosine_share`."""

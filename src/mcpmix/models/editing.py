@@ -1,0 +1,103 @@
+"""Editing images by instruction (InstructPix2Pix): another look for a frame, the layout kept as far as it can.
+
+The pipeline knows nothing of masks: DiffuseMix trains on its edits under the mask of the original.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
+from torch import Tensor
+
+from mcpmix.core.errors import ModelError
+
+
+@dataclass(frozen=True)
+class EditSettings:
+    """How images are edited.
+
+    Attributes:
+        steps: denoising steps.
+        guidance: towards the instruction.
+        image_guidance: towards the image.
+    """
+
+    steps: int = 100
+    guidance: float = 4.0
+    image_guidance: float = 1.5
+
+
+class InstructEditor:
+    """An InstructPix2Pix pipeline on one device, with the scheduler that DiffuseMix uses.
+
+    Args:
+        folder: a pipeline in diffusers' layout, such as that of timbrooks/instruct-pix2pix.
+        device: where it runs.
+        precision: of its weights.
+
+    Raises:
+        ModelError: the folder is missing, damaged or of another kind of pipeline.
+    """
+
+    def __init__(
+        self, folder: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
+    ) -> None:
+        try:
+            # The checker for nudity blackens frames of mucosa.
+            pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+                folder, torch_dtype=precision, safety_checker=None, requires_safety_checker=False
+            )
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ModelError(f"Cannot load the editor in {folder}: {error}") from error
+        latents, inputs = pipeline.vae.config.latent_channels, pipeline.unet.config.in_channels
+        if inputs != 2 * latents:
+            raise ModelError(
+                f"{folder} is no InstructPix2Pix pipeline: its UNet takes {inputs} channels, expected "
+                f"{2 * latents} (latents of the noise and of the image)."
+            )
+        pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(pipeline.scheduler.config)
+        pipeline.set_progress_bar_config(disable=True)
+        self.pipeline = pipeline.to(device)
+        self.precision = precision
+
+    @property
+    def image_multiple(self) -> int:
+        """Image sides must be a multiple of this."""
+        return int(self.pipeline.vae_scale_factor * 2 ** (len(self.pipeline.unet.config.block_out_channels) - 1))
+
+    @torch.no_grad()
+    def edit(
+        self, images: Tensor, instructions: Sequence[str], seeds: Sequence[int], settings: EditSettings
+    ) -> Tensor:
+        """Edit each image by its own instruction.
+
+        Args:
+            images: B,3,H,W in [0, 1].
+            instructions: B texts.
+            seeds: B seeds; each image's noise comes from its own.
+            settings: see EditSettings.
+
+        Returns:
+            B,3,H,W in [0, 1], float32 on the CPU.
+
+        Raises:
+            ModelError: the sides do not fit the pipeline.
+        """
+        height, width = images.shape[2:]
+        if height % self.image_multiple or width % self.image_multiple:
+            raise ModelError(
+                f"The editor needs image sides that are multiples of {self.image_multiple}, got "
+                f"{width}x{height}. Change data.size."
+            )
+        edited: Tensor = self.pipeline(
+            prompt=list(instructions),
+            image=images.to(self.pipeline.device, self.precision) * 2 - 1,
+            num_inference_steps=settings.steps,
+            guidance_scale=settings.guidance,
+            image_guidance_scale=settings.image_guidance,
+            generator=[torch.Generator().manual_seed(seed) for seed in seeds],
+            output_type="pt",
+        ).images
+        return edited.float().cpu().clamp(0, 1)

@@ -1,0 +1,86 @@
+"""Edits for DiffuseMix: each training image under each instruction, made once and stored.
+
+Only run where `editor.model` names an editor. Without it DiffuseMix takes the counterparts of the generator.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from mcpmix.core.artifacts import Artifact, StageKey, workspace
+from mcpmix.core.config import Config
+from mcpmix.core.errors import ConfigError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.runtime import Runtime
+from mcpmix.core.seeding import seed_for
+from mcpmix.data.arrays import load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.models.editing import EditSettings, InstructEditor
+from mcpmix.models.sources import folder_digest, resolve
+
+
+def key(config: Config, dataset: Artifact) -> StageKey:
+    """What the edits depend on."""
+    settings = {
+        "editor": config.editor.model_dump(mode="json", exclude={"batch_size"}),
+        "weights": folder_digest(resolve(_model(config), "pipeline")),
+        "size": config.data.size,
+    }
+    return StageKey("edit", settings, {"dataset": dataset.digest}, config.seed)
+
+
+def run(
+    config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+) -> Artifact:
+    """Make the edits that are not there yet: images/<id>/<number of the instruction>.png.
+
+    Args:
+        config: sections `editor` and `data.size`.
+        dataset: the data set's artefact; only its training part is read.
+        out: folder of the result.
+        runtime: device and precision.
+        progress: where to report.
+    """
+    settings = config.editor
+    records = DatasetIndex.read(dataset / "index.json").part("train")
+    with workspace(out, key(config, dataset)) as space:
+        places = {
+            (index, number): space.folder / "images" / record.id / f"{number}.png"
+            for index, record in enumerate(records)
+            for number in range(len(settings.instructions))
+        }
+        todo = [request for request, path in places.items() if not path.exists()]
+        arrays = load_arrays(records, config.data.size)
+        editor = InstructEditor(resolve(_model(config), "pipeline"), runtime.device, runtime.precision)
+        how = EditSettings(settings.steps, settings.guidance, settings.image_guidance)
+        with progress.track("edit", len(places), len(places) - len(todo)) as advance:
+            for start in range(0, len(todo), settings.batch_size):
+                chunk = todo[start : start + settings.batch_size]
+                pixels = np.stack([arrays.images[index] for index, _ in chunk])
+                edited = editor.edit(
+                    torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255,
+                    [settings.instructions[number] for _, number in chunk],
+                    [seed_for("edit", config.seed, records[index].id, number) for index, number in chunk],
+                    how,
+                )
+                for request, image in zip(chunk, edited, strict=True):
+                    _write(places[request], image)
+                advance(len(chunk))
+        return space.finish(edits=len(places), instructions=len(settings.instructions))
+
+
+def _model(config: Config) -> str:
+    if config.editor.model is None:
+        raise ConfigError("editor.model: none is named; give the hub id or folder of an editor.")
+    return config.editor.model
+
+
+def _write(path: Path, image: torch.Tensor) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = (image.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
+    temporary = path.with_name(path.name + ".tmp")
+    Image.fromarray(pixels).save(temporary, format="PNG")
+    temporary.replace(path)
