@@ -1,8 +1,10 @@
 """The demo's figures for the README: runs `mcpmix demo` (or reads a finished run) and writes what came out.
 
-    python benchmarks/demo.py [--run runs/demo]
+    python benchmarks/demo.py [--run runs/demo] [--others runs/demo-2 runs/demo-3]
 
-Stores benchmarks/results/demo.json and replaces the table between the markers of README.md.
+Other runs are the demo on other patients (`mcpmix demo seed=2 name=demo-2`): whether a difference holds there
+is the better half of the result. Stores benchmarks/results/demo.json and replaces the table between the
+markers of README.md.
 """
 
 import argparse
@@ -15,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from _markers import fill
-
 from mcpmix.core.tracking import JsonLines
-from mcpmix.reporting.tables import from_json, region_columns, to_markdown
+from mcpmix.reporting.arms import label_of
+from mcpmix.reporting.tables import Spread, from_json, region_columns, to_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "demo.json"
@@ -34,9 +36,19 @@ def gates(run: Path) -> list[dict[str, float]]:
     return rows
 
 
-def collect(run: Path, seconds: float | None) -> dict[str, Any]:
+def replication(run: Path) -> dict[str, Any]:
+    """The seed of a run's patients, and the DSC of each arm and training."""
+    table = json.loads((run / "report" / "table.json").read_text())
+    return {
+        "seed": json.loads((run / "dataset" / "manifest.json").read_text())["key"]["seed"],
+        "dsc": {row["arm"]: list(row["metrics"]["dsc"]["values"].values()) for row in table["rows"]},
+    }
+
+
+def collect(run: Path, others: list[Path], seconds: float | None) -> dict[str, Any]:
     """Everything the README says about a run."""
     return {
+        "patients": [replication(path) for path in (run, *others)],
         "command": "mcpmix demo",
         "seconds": seconds and round(seconds),
         "python": platform.python_version(),
@@ -45,6 +57,20 @@ def collect(run: Path, seconds: float | None) -> dict[str, Any]:
         "gates": gates(run),
         "table": json.loads((run / "report" / "table.json").read_text()),
     }
+
+
+def replication_table(patients: list[dict[str, Any]]) -> str:
+    """DSC of every arm on every set of patients, and the difference that is claimed."""
+    arms = list(patients[0]["dsc"])
+    head = ["patients", *(label_of(arm) for arm in arms), "RLA − Full-Sup", "seeds ahead"]
+    lines = [head, ["---"] * len(head)]
+    for world in patients:
+        dsc = world["dsc"]
+        gains = [a - b for a, b in zip(dsc["mcpmix-rla"], dsc["full-sup"], strict=True)]
+        ahead = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
+        cells = [Spread.of(dsc[arm]).text() for arm in arms]
+        lines.append([f"seed={world['seed']}", *cells, Spread.of(gains).text(signed=True), ahead])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -61,7 +87,9 @@ def markdown(result: dict[str, Any]) -> str:
         f"In training the share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
         f"weight rho from {means['rho_first']:.2f} to {means['rho_last']:.2f}, and the discrepancy D between "
         f"mixed and real images from {means['discrepancy_first']:.3f} to {means['discrepancy_last']:.3f} "
-        "(means over seeds; first and last epoch). Written by `python benchmarks/demo.py`."
+        "(means over seeds; first and last epoch).\n\n"
+        "DSC on the unseen patients of this and of further demos, each with its own patients, generator and "
+        f"pairs:\n\n{replication_table(result['patients'])}\n\nWritten by `python benchmarks/demo.py`."
     )
 
 
@@ -69,14 +97,16 @@ def main() -> None:
     """Run, collect, publish."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="a finished run; without it, the demo runs first")
-    run: Path | None = parser.parse_args().run
+    parser.add_argument("--others", type=Path, nargs="*", default=[], help="finished demos on other patients")
+    options = parser.parse_args()
+    run: Path | None = options.run
     seconds = None
     if run is None:
         run = ROOT / "runs" / "demo"
         start = time.monotonic()
         subprocess.run([sys.executable, "-m", "mcpmix", "demo", "--out", str(run.parent)], check=True)
         seconds = time.monotonic() - start
-    result = collect(run, seconds)
+    result = collect(run, options.others, seconds)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     fill(ROOT / "README.md", "demo-table", markdown(result))
