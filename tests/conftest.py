@@ -1,7 +1,10 @@
 """Shared by all tests: small models with random weights, in the folder layout of trained ones."""
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -58,6 +61,18 @@ def make_config(random_models) -> Callable[..., Config]:
         return resolve_config({**SMALL_RUN, **_models(random_models), "output": str(output)}, overrides)
 
     return make
+
+
+@pytest.fixture
+def examples(monkeypatch) -> Callable[[str], ModuleType]:
+    """Imports a script of examples/ by its name, as Python does that runs it from there."""
+    folder = Path(__file__).parents[1] / "examples"
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if (folder / f"{name}.py").exists():
+            del sys.modules[name]
 
 
 SMALL_RUN = {

@@ -3,9 +3,7 @@
 Layer 4, beside the pipeline.
 """
 
-import hashlib
 import json
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,8 @@ from mcpmix.core.artifacts import storage_errors, write_json
 from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import setup
-from mcpmix.data.sample import ENDINGS, read_image
+from mcpmix.data.images import list_images
+from mcpmix.data.sample import read_image
 from mcpmix.inference import Predictor, load_segmenter
 
 SETTINGS = "prediction.json"
@@ -61,6 +60,7 @@ def predict_files(
     threshold: float = 0.5,
     probabilities: bool = False,
     overlay: bool = False,
+    flips: bool = False,
     device: str = "auto",
     progress: Progress = SILENT,
 ) -> Predicted:
@@ -77,6 +77,7 @@ def predict_files(
         threshold: probability in (0, 1) from which a pixel is lesion.
         probabilities: whether to write probabilities.
         overlay: whether to write outlines.
+        flips: whether to average over the image and its three mirror images, at four times the cost.
         device: "auto" or a torch device.
         progress: where to report.
 
@@ -84,21 +85,22 @@ def predict_files(
         ConfigError: the threshold is out of range, or the device does not exist.
         DataError: there are no images; or some cannot be read: all others are segmented first.
         ModelError: there is no segmenter.
-        StorageError: `out` holds results of another segmenter or threshold, or the disk is full.
+        StorageError: `out` holds results of another segmenter, threshold or choice of flips, or the disk is
+            full.
     """
     if not 0 < threshold < 1:
         raise ConfigError(f"threshold must be in (0, 1), got {threshold}.")
-    sources = _list_images(images)
+    sources = list_images(images)
     predictor = load_segmenter(segmenter, setup(device, "float32", 0, deterministic=False).device)
     with storage_errors(out):
-        _claim(out, predictor, threshold)
+        _claim(out, predictor, threshold, flips)
         plan = {path: _outputs(out, name, probabilities, overlay) for name, path in sources.items()}
         todo = [path for path, outputs in plan.items() if not outputs.newer_than(path)]
         problems = []
         with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
             for path in todo:
                 try:
-                    _segment(predictor, path, plan[path], threshold)
+                    _segment(predictor, path, plan[path], threshold, flips)
                 except DataError as error:
                     problems.append(str(error))
                 advance()
@@ -108,31 +110,14 @@ def predict_files(
     return Predicted(len(todo), len(plan) - len(todo))
 
 
-def _list_images(images: Path) -> dict[str, Path]:
-    """Image files by the name of their results: the path below the folder without its ending."""
-    if images.is_file():
-        return {images.stem: images}
-    if not images.is_dir():
-        raise DataError(f"{images} does not exist. Expected an image or a folder of images: check the path.")
-    found: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(images.rglob("*")):
-        relative = path.relative_to(images)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if path.suffix.lower() in ENDINGS and path.is_file() and not hidden:
-            found[relative.with_suffix("").as_posix()].append(path)
-    if not found:
-        raise DataError(f"{images} holds no images. Expected files ending in {', '.join(sorted(ENDINGS))}.")
-    repeated = [" and ".join(p.name for p in paths) for paths in found.values() if len(paths) > 1]
-    if repeated:
-        raise DataError(
-            bullet_list(f"Results in {images} would have the same name; rename one of:", repeated)
-        )
-    return {name: paths[0] for name, paths in found.items()}
-
-
-def _claim(out: Path, predictor: Predictor, threshold: float) -> None:
+def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> None:
     """Note whose results these are; refuse to mix them with others."""
-    settings = {"weights": _fingerprint(predictor), "threshold": threshold, **_described(predictor)}
+    settings: dict[str, object] = {
+        "weights": predictor.fingerprint(),
+        "threshold": threshold,
+        "flips": flips,
+        **_described(predictor),
+    }
     file = out / SETTINGS
     if not file.exists():
         out.mkdir(parents=True, exist_ok=True)
@@ -140,8 +125,8 @@ def _claim(out: Path, predictor: Predictor, threshold: float) -> None:
         return
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
-        differ = [name for name in ("weights", "threshold") if there[name] != settings[name]]
-    except (ValueError, TypeError, KeyError):
+        differ = [name for name in ("weights", "threshold", "flips") if there.get(name) != settings[name]]
+    except (ValueError, AttributeError):
         differ = [SETTINGS]
     if differ:
         raise StorageError(
@@ -154,15 +139,6 @@ def _described(predictor: Predictor) -> dict[str, object]:
     return {name: value for name, value in predictor.description.items() if name in ("arm", "seed", "size")}
 
 
-def _fingerprint(predictor: Predictor) -> str:
-    """SHA-256 of the weights."""
-    digest = hashlib.sha256()
-    for name, value in sorted(predictor.network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _outputs(out: Path, name: str, probabilities: bool, overlay: bool) -> _Outputs:
     file = f"{name}.png"
     return _Outputs(
@@ -172,9 +148,9 @@ def _outputs(out: Path, name: str, probabilities: bool, overlay: bool) -> _Outpu
     )
 
 
-def _segment(predictor: Predictor, path: Path, outputs: _Outputs, threshold: float) -> None:
+def _segment(predictor: Predictor, path: Path, outputs: _Outputs, threshold: float, flips: bool) -> None:
     image = read_image(path)
-    probability = predictor.predict(image)
+    probability = predictor.predict(image, flips=flips)
     mask = (probability >= threshold).astype(np.uint8) * np.uint8(255)
     if outputs.probability is not None:
         _write(outputs.probability, np.round(probability * 65535).astype(np.uint16))

@@ -11,8 +11,9 @@ PACKAGE = Path(mcpmix.__file__).parent
 
 LAYER_1 = {"data", "models", "metrics", "mixing", "training"}
 TOOLS = {"synthesis", "inference", "reporting"}  # of layer 2, below the stages that use them
-SERVICES = {"checks", "building", "prediction", "starting", "weights"}  # one module for each kind of command
-LAYER_3 = {"pipeline", "bench", "studio"} | SERVICES
+# one module for each kind of command
+SERVICES = {"checks", "building", "prediction", "exporting", "starting", "weights", "repairing"}
+LAYER_3 = {"pipeline", "bench", "analysis", "studio"} | SERVICES
 LOWER = {"core", "stages", "pretraining"} | LAYER_1 | TOOLS
 
 # What the modules of each part may import from other parts. The façade is `mcpmix/__init__.py`.
@@ -23,7 +24,7 @@ ALLOWED = {
     **{part: {"core"} | LAYER_1 for part in ("pretraining", *TOOLS)},
     "stages": {"core"} | LAYER_1 | TOOLS,
     "pipeline": LOWER,
-    **{part: LOWER | {"pipeline"} for part in ("bench", "studio", *SERVICES)},
+    **{part: LOWER | {"pipeline"} for part in ("bench", "analysis", "studio", *SERVICES)},
     "cli": LOWER | LAYER_3,
     "__main__": {"cli"},
     FACADE: LOWER | LAYER_3,

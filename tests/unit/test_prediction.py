@@ -94,6 +94,28 @@ def test_results_of_two_segmenters_or_thresholds_are_not_mixed(segmenter, tmp_pa
         predict_files(other, tmp_path / "in", tmp_path / "out", device="cpu")
 
 
+def test_flips_are_other_results(segmenter, tmp_path):
+    pixels = make_image(tmp_path / "in" / "a.png")
+    predict_files(segmenter, tmp_path / "in", tmp_path / "out", flips=True, probabilities=True, device="cpu")
+    stored = read(tmp_path / "out" / "probabilities" / "a.png") / 65535
+    assert np.abs(stored - load_segmenter(segmenter).predict(pixels, flips=True)).max() <= 1e-5
+    with pytest.raises(StorageError, match=r"not the same: flips"):
+        predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu")
+
+
+def test_four_channels_and_sixteen_bits(segmenter, tmp_path):
+    pixels = make_image(tmp_path / "in" / "a.png")
+    Image.fromarray(pixels).convert("RGBA").save(tmp_path / "in" / "opaque.png")
+    Image.fromarray(pixels).convert("CMYK").save(tmp_path / "in" / "inks.tif")
+    Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(tmp_path / "in" / "deep.png")
+    with pytest.raises(DataError, match="2 of 4 images were not segmented") as caught:
+        predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu")
+    assert "inks.tif has 4 colour channels (CMYK). Expected RGB or grey" in str(caught.value)
+    assert "deep.png has more than 8 bits per channel" in str(caught.value)
+    masks = tmp_path / "out" / "masks"
+    assert (masks / "opaque.png").read_bytes() == (masks / "a.png").read_bytes()
+
+
 def test_bad_images_do_not_keep_the_others_back(segmenter, tmp_path):
     make_image(tmp_path / "in" / "a.png")
     make_image(tmp_path / "in" / "c.png")

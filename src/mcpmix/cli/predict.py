@@ -21,6 +21,9 @@ def predict(
     overlay: Annotated[
         bool, typer.Option("--overlay", help="Also write the images with the outline of the lesion.")
     ] = False,
+    flips: Annotated[
+        bool, typer.Option("--flips", help="Average over mirror images, at four times the cost.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
 ) -> None:
     """Segment new images; a second call makes only what is missing."""
@@ -34,6 +37,7 @@ def predict(
             threshold=threshold,
             probabilities=probabilities,
             overlay=overlay,
+            flips=flips,
             device=device,
             progress=progress,
         )

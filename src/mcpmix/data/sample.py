@@ -54,7 +54,8 @@ def read_image(path: Path) -> Bytes:
         (H, W, 3) uint8.
 
     Raises:
-        DataError: the file is missing, damaged, too large or has more than 8 bits per channel.
+        DataError: the file is missing, damaged, too large, in print colours (CMYK), or has more than 8 bits
+            per channel.
     """
     with _opened(path) as image:
         upright = ImageOps.exif_transpose(image)
@@ -118,7 +119,10 @@ def resize_image(image: Bytes, size: int) -> Bytes:
     Returns:
         (size, size, 3) uint8; the aspect ratio is not kept.
     """
-    return np.array(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
+    # One side after the other, in this order: from version 13 on, Pillow itself starts with the height if the
+    # image is tall, which moves levels by one, and a segmenter shall see the same pixels on every machine.
+    narrow = Image.fromarray(image).resize((size, len(image)), Image.Resampling.BILINEAR)
+    return np.array(narrow.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def resize_mask(mask: Bytes, size: int) -> Bytes:
@@ -191,6 +195,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             # A file object, because Pillow maps files that it opens by name, and maps turned TIFFs wrongly.
             with path.open("rb") as file, _decoder(file) as image:
                 _refuse_deep(path, image)
+                _refuse_print_colours(path, image)
                 yield image
     except DataError:
         raise
@@ -253,6 +258,15 @@ def _refuse_deep(path: Path, image: Image.Image) -> None:
         raise DataError(
             f"{path} has more than 8 bits per channel ({deep}). Expected 8: choose the range of levels to "
             "show and save it with 8 bits per channel."
+        )
+
+
+def _refuse_print_colours(path: Path, image: Image.Image) -> None:
+    """Refuse inks and Lab: without the colour profile that made them they have no certain RGB."""
+    if image.mode in ("CMYK", "LAB"):
+        raise DataError(
+            f"{path} has {len(image.getbands())} colour channels ({image.mode}). Expected RGB or grey: save "
+            "it as RGB with the colour profile it was made with."
         )
 
 

@@ -16,6 +16,7 @@ from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.inference import load_segmenter
 from mcpmix.metrics import score, summarise
+from mcpmix.reporting.model_card import complete_card
 
 
 def key(config: Config, dataset: Artifact, segmenter: Artifact) -> StageKey:
@@ -62,7 +63,9 @@ def run(
                 advance()
         _write_csv(space.folder / "scores.csv", [r.id for r in records], rows)
         summary = summarise(rows)
-        write_json(space.folder / "summary.json", {name: asdict(value) for name, value in summary.items()})
+        written = {name: asdict(value) for name, value in summary.items()}
+        write_json(space.folder / "summary.json", written)
+        complete_card(segmenter.folder, written)
         return space.finish(images=len(records), dsc=summary["dsc"].mean)
 
 

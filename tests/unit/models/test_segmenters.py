@@ -189,7 +189,7 @@ def test_timm_encoders_get_the_input_they_were_trained_on_also_after_loading(tmp
     pixels = torch.tensor([0.1, 0.6, 1.0])
     seen = (pixels - mean) / std * network.scale.flatten() + network.shift.flatten()
     assert torch.allclose(seen, (pixels - 0.5) / 0.5)  # timm's numbers for this model
-    save_segmenter(network, tmp_path / "saved", {"name": "unet", "variant": f"tu-{name}"})
+    save_segmenter(network, tmp_path / "saved", {"name": "unet", "variant": f"tu-{name}", "size": 64})
     assert torch.equal(load_network(tmp_path / "saved")[0].shift, network.shift)
 
 
@@ -286,21 +286,3 @@ def test_weight_files_that_are_none(tmp_path):
     torch.save({"epoch": 3}, tmp_path / "checkpoint.pth")
     with pytest.raises(ModelError, match=r"Save network\.state_dict\(\) alone"):
         build(tmp_path / "checkpoint.pth")
-
-
-def test_folder_without_segmenter_says_what_is_expected(tmp_path):
-    with pytest.raises(ModelError, match=r"config\.json and model\.safetensors expected"):
-        load_network(tmp_path)
-
-
-def test_damaged_folders_and_weights_of_another_architecture(tmp_path):
-    save_segmenter(build_segmenter("segnet", "small"), tmp_path, {"name": "segformer", "variant": "nano"})
-    with pytest.raises(ModelError, match=r"is not of a segformer nano:\n  - \d+ tensors missing"):
-        load_network(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelError, match="has no segmenter"):
-        load_network(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match="has no segmenter"):
-        load_network(tmp_path)

@@ -5,7 +5,7 @@ its last column and row up to the next multiple of 32 (of 16 for the small SegNe
 the image (see `padding.AnySize`).
 """
 
-from mcpmix.models.segmenters.files import load_network, save_segmenter
+from mcpmix.models.segmenters.files import load_network, read_description, save_segmenter
 from mcpmix.models.segmenters.registry import SEGMENTERS, build_segmenter
 
-__all__ = ["SEGMENTERS", "build_segmenter", "load_network", "save_segmenter"]
+__all__ = ["SEGMENTERS", "build_segmenter", "load_network", "read_description", "save_segmenter"]
