@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mcpmix import __version__
-from mcpmix.cli import data, demo, evaluate, models, predict, project, stages
+from mcpmix.cli import analyse, data, demo, evaluate, export, models, predict, project, stages
 from mcpmix.cli.environment import quieten
 from mcpmix.cli.errors import InterruptedRunError, report_error
 
@@ -67,6 +67,8 @@ app.command()(stages.train)
 app.command()(evaluate.evaluate)
 app.command()(stages.report)
 app.command()(predict.predict)
+app.command()(export.export)
+app.add_typer(analyse.app, name="analyse")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 
