@@ -77,9 +77,9 @@ class Processes:
 
     def place(self, runtime: Runtime) -> Runtime:
         """The runtime of this process: a GPU of its own, or its share of the CPU's threads."""
-        neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
         if self.count == 1:
             return runtime
+        neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
         if runtime.device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
             torch.cuda.set_device(device)
@@ -113,10 +113,11 @@ def connect() -> Processes:
     """Connect to the other processes, once; alone if no launcher started any."""
     if launched() == 1:
         return Processes()
-    if not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=_PATIENCE)
-        atexit.register(dist.destroy_process_group)
+    if dist.is_initialized():
+        return Processes(dist.get_rank(), dist.get_world_size())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=_PATIENCE)
+    atexit.register(dist.destroy_process_group)
     processes = Processes(dist.get_rank(), dist.get_world_size())
     processes.wait()  # counts who is really there
     return processes
