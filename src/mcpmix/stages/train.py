@@ -5,10 +5,11 @@ initial weights, the same order of samples and the same geometric augmentation.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +19,10 @@ from mcpmix.core.artifacts import Artifact, StageKey, workspace
 from mcpmix.core.config import Config
 from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.runtime import Runtime, setup
+from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.tracking import JsonLines
-from mcpmix.data.arrays import Arrays, load_arrays
-from mcpmix.data.conditions import read_depths
+from mcpmix.data.arrays import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.transforms import (
     apply_colour,
@@ -33,18 +33,23 @@ from mcpmix.data.transforms import (
     normalise,
 )
 from mcpmix.metrics import RegionAccumulator
-from mcpmix.mixing.strategies import STRATEGIES, build_strategy, strategy_needs_pairs
-from mcpmix.mixing.strategy import Batch, Originals, Strategy
+from mcpmix.mixing.strategies import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
+from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter, save_segmenter
-from mcpmix.synthesis.counterparts import CounterpartMaker, build_maker
-from mcpmix.synthesis.sources import OnTheFly, PairBank, PairSource
+from mcpmix.synthesis.opening import PairFolders, open_pairs
+from mcpmix.synthesis.sources import PairBank, PairSource
+from mcpmix.training.ahead import one_ahead
 from mcpmix.training.checkpoint import load_state, save_state
 from mcpmix.training.objective import input_gradient, predict_terms, segmentation_loss
 
 CHECKPOINT = "checkpoint.safetensors"
 _CALIBRATION_BATCHES = 4
 _WARMUP_SHARE = 0.05
+
+
+Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
+"""Sees each step after its backward pass: the batch, its terms, and their logits with gradients."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,17 @@ class Inputs:
     depth: Artifact | None = None
     generator: Artifact | None = None
     pairs: Artifact | None = None
+    edits: Artifact | None = None
+
+
+def takes_edits(config: Config, arm: str) -> bool:
+    """Whether an arm trains on edits by instruction instead of counterparts."""
+    return arm == "diffusemix" and config.editor.model is not None
+
+
+def needs_generator(config: Config, arm: str) -> bool:
+    """Whether an arm trains on counterparts that the generator makes."""
+    return needs_pairs(arm) and not takes_edits(config, arm)
 
 
 def needs_pairs(arm: str) -> bool:
@@ -68,19 +84,23 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         "arm": arm,
         "size": config.data.size,
         "segmenter": config.segmenter.model_dump(mode="json"),
-        "train": config.train.model_dump(mode="json", exclude={"arms", "seeds"}),
+        "train": config.train.model_dump(mode="json", exclude={"arms", "seeds", "strategies"}),
         "precision": config.runtime.precision,
         "deterministic": config.runtime.deterministic,
     }
+    if own := config.train.strategies.get(arm):
+        settings |= {"strategy": own}
     digests = {"dataset": inputs.dataset.digest}
-    if needs_pairs(arm):
+    if inputs.edits is not None:
+        digests |= {"edits": inputs.edits.digest}
+    elif needs_pairs(arm):
         settings |= {"rla": config.rla.model_dump(mode="json"), "source": config.synthesis.source}
         source = inputs.pairs if config.synthesis.source == "bank" else inputs.generator
         if source is None:
             raise DataError(f"The arm {arm} trains on pairs: run `mcpmix synthesize` first.")
         digests |= {"pairs": source.digest}
-        if config.synthesis.source == "on-the-fly":
-            settings |= {"synthesis": config.synthesis.model_dump(mode="json")}
+        if config.synthesis.makes_in_training:
+            settings |= {"synthesis": config.synthesis.model_dump(mode="json", exclude={"workers", "ahead"})}
     return StageKey("train", settings, digests, seed_for(config.seed, seed))
 
 
@@ -154,13 +174,15 @@ class Trainer:
         self.network: nn.Module = network.to(runtime.device)
         self.strategy = _strategy(config, arm).to(runtime.device)
         self.strategy.attach(self._input_gradient)
-        self.pairs = _pair_source(config, inputs, self.train, seed) if self.strategy.needs_pairs else None
+        self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
+        self.gates: list[float] = []  # s * rho after each epoch
         self.optimiser = self._optimiser()
         self.rates = torch.optim.lr_scheduler.LambdaLR(
             self.optimiser,
             [partial(_rate, steps=self.epochs * self.steps_per_epoch)]
             + [_constant] * (len(self.optimiser.param_groups) - 1),
         )
+        self.observer: Observer | None = None
         self.log = JsonLines(folder / "log.jsonl")
         self.best: dict[str, Tensor] = {}
         self.best_dsc, self.best_epoch = -1.0, 0
@@ -171,6 +193,17 @@ class Trainer:
         groups = [{"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}]
         groups += self.strategy.parameter_groups(self.epochs * self.steps_per_epoch)
         return torch.optim.AdamW(groups, lr=settings.learning_rate)
+
+    def _open_pairs(self, inputs: Inputs) -> PairSource:
+        if inputs.edits is not None:
+            stored = [range(len(self.config.editor.instructions))] * len(self.train)
+            return PairBank(inputs.edits.folder, self.train.ids, stored, seed_for(self.config.seed, self.seed))
+        folders = PairFolders(
+            pairs=inputs.pairs.folder if inputs.pairs is not None else None,
+            control=inputs.generator / "controlnet" if inputs.generator is not None else None,
+            depth=inputs.depth.folder if inputs.depth is not None else None,
+        )
+        return open_pairs(self.config, self.train, folders, self.seed, self._order)
 
     def fit(self, progress: Progress) -> None:
         """Run the epochs that are left; a checkpoint after each one."""
@@ -184,9 +217,16 @@ class Trainer:
                 if epoch % self.config.train.validate_every == 0 or epoch == self.epochs:
                     row["validation"] = self._validate(epoch)
                 self.log.append(**row)
+                self.gates.append(_gate(row))
                 self._save(epoch)
-                advance(1, f"loss {row['loss']:.3f}, best DSC {max(self.best_dsc, 0):.1f}")
+                advance(1, self._state(row))
                 self.warnings = self.warnings or self.strategy.warnings()  # the first is enough
+
+    def _state(self, row: dict[str, Any]) -> str:
+        """A few words for the progress line."""
+        parts = [f"loss {row['loss']:.3f}", f"best DSC {max(self.best_dsc, 0):.1f}"]
+        note = self.pairs.note() if self.pairs is not None else ""
+        return ", ".join([*parts, note] if note else parts)
 
     def close(self) -> None:
         """End the workers of the pair source."""
@@ -202,15 +242,25 @@ class Trainer:
         self.network.train()
         self.strategy.train()
         self.strategy.set_epoch(epoch)
+        if self.pairs is not None:
+            self.pairs.begin(epoch, self.gates)
         totals: dict[str, float] = {}
-        for step, batch in enumerate(self._batches(epoch)):
-            for name, value in self._step(batch, epoch, step).items():
+        work = self._work(epoch)
+        for step, (batch, terms) in enumerate(one_ahead(work) if self.strategy.ahead else work):
+            for name, value in self._step(batch, epoch, step, terms).items():
                 totals[name] = totals.get(name, 0.0) + value / self.steps_per_epoch
         return {"epoch": epoch, **totals, **self.strategy.log()}
 
-    def _step(self, batch: Batch, epoch: int, step: int) -> dict[str, float]:
-        rng = torch_rng("strategy", self.config.seed, self.seed, epoch, step)
-        terms = self.strategy.terms(batch, rng)
+    def _work(self, epoch: int) -> Iterator[tuple[Batch, list[Term] | None]]:
+        """Batches, with their terms if the strategy can make them ahead of the step."""
+        for step, batch in enumerate(self._batches(epoch)):
+            yield batch, self._terms(batch, epoch, step) if self.strategy.ahead else None
+
+    def _terms(self, batch: Batch, epoch: int, step: int) -> list[Term]:
+        return self.strategy.terms(batch, torch_rng("strategy", self.config.seed, self.seed, epoch, step))
+
+    def _step(self, batch: Batch, epoch: int, step: int, terms: list[Term] | None = None) -> dict[str, float]:
+        terms = self._terms(batch, epoch, step) if terms is None else terms
         with self.runtime.autocast():
             logits = predict_terms(self.network, [t.images for t in terms], [t.name for t in terms])
         losses = [segmentation_loss(part, t.targets) for part, t in zip(logits, terms, strict=True)]
@@ -221,7 +271,12 @@ class Trainer:
                 "Lower train.learning_rate or set runtime.precision=float32."
             )
         self.optimiser.zero_grad(set_to_none=True)
+        if self.observer is not None:
+            for part in logits:
+                part.retain_grad()
         total.backward()
+        if self.observer is not None:
+            self.observer(batch, terms, logits)
         self.optimiser.step()
         self.rates.step()
         values = {f"loss_{t.name}": loss.item() for t, loss in zip(terms, losses, strict=True)}
@@ -233,12 +288,14 @@ class Trainer:
 
     def _batches(self, epoch: int) -> Iterator[Batch]:
         """Full batches in a new order; the last one is filled up from the start of the order."""
-        count, size = len(self.train.ids), self.config.train.batch_size
-        order = numpy_rng("order", self.config.seed, self.seed, epoch).permutation(count)
-        order = np.resize(order, self.steps_per_epoch * size)
-        synthetic = self.pairs.epoch(epoch) if self.pairs is not None else None
-        for step in range(self.steps_per_epoch):
-            yield self._batch(order[step * size : (step + 1) * size], synthetic, (epoch, step))
+        for step, chosen in enumerate(np.split(self._order(epoch), self.steps_per_epoch)):
+            synthetic = self.pairs.take(epoch, chosen) if self.pairs is not None else None
+            yield self._batch(chosen, synthetic, (epoch, step))
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """The numbers of the samples that an epoch takes, `steps_per_epoch` whole batches of them."""
+        order = numpy_rng("order", self.config.seed, self.seed, epoch).permutation(len(self.train.ids))
+        return np.resize(order, self.steps_per_epoch * self.config.train.batch_size)
 
     def _batch(self, chosen: np.ndarray, synthetic: np.ndarray | None, position: tuple[int, int]) -> Batch:
         """Images, counterparts and masks under one geometric transform."""
@@ -249,20 +306,20 @@ class Trainer:
         )
         colour = draw_colour(len(chosen), rng, settings.colour)
 
-        def chosen_pixels(pixels: np.ndarray) -> Tensor:
-            return torch.from_numpy(pixels[chosen]).to(device).permute(0, 3, 1, 2).float() / 255
+        def as_images(pixels: np.ndarray) -> Tensor:
+            return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 255
 
         def appearance(pixels: np.ndarray) -> Tensor:
-            return normalise(apply_colour(colour, apply_geometry(geometry, chosen_pixels(pixels))))
+            return normalise(apply_colour(colour, apply_geometry(geometry, as_images(pixels))))
 
         masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
         return Batch(
-            images=appearance(self.train.images),
+            images=appearance(self.train.images[chosen]),
             masks=apply_geometry(geometry, masks, mode="nearest"),
             synthetic=None if synthetic is None else appearance(synthetic),
             ids=tuple(self.train.ids[i] for i in chosen),
             originals=Originals(
-                images=lambda: normalise(chosen_pixels(self.train.images)),
+                images=lambda: normalise(as_images(self.train.images[chosen])),
                 warp=partial(apply_geometry, geometry, mode="nearest"),
             ),
         )
@@ -328,7 +385,9 @@ class Trainer:
         self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
         self.warnings = state["warnings"]
         done = int(state["epoch"])
-        self.log.rewrite(row for row in self.log.rows() if row["epoch"] <= done)
+        rows = [row for row in self.log.rows() if row["epoch"] <= done]
+        self.log.rewrite(rows)
+        self.gates = [_gate(row) for row in rows]
         return done
 
 
@@ -353,7 +412,7 @@ def _strategy(config: Config, arm: str) -> Strategy:
             **rla.model_dump(exclude={"gate_learning_rate", "features", "fixed_rho"}),
             "gate_lr": rla.gate_learning_rate,
         }
-    return build_strategy(arm, **settings.get(arm, {}))
+    return build_strategy(arm, **settings.get(arm, {}), **config.train.strategies.get(arm, {}))
 
 
 class NormalisedFeatures(nn.Module):
@@ -369,33 +428,15 @@ class NormalisedFeatures(nn.Module):
         return features
 
 
-def _pair_source(config: Config, inputs: Inputs, train: Arrays, seed: int) -> PairSource:
-    if config.synthesis.source == "bank":
-        if inputs.pairs is None:
-            raise DataError("Training with a bank of pairs needs the pairs: run `mcpmix synthesize` first.")
-        return PairBank(
-            inputs.pairs.folder, train.ids, config.synthesis.replicas, seed_for(config.seed, seed)
-        )
-    if inputs.generator is None or inputs.depth is None:
-        raise DataError(
-            "On-the-fly pairs need the generator and the depth maps: run `mcpmix finetune` first."
-        )
-    make = partial(_make_maker, config, inputs.generator / "controlnet", train, inputs.depth.folder)
-    epochs = config.train.epochs + config.train.tail_epochs
-    return OnTheFly(make, len(train.ids), config.synthesis.batch_size, epochs)
-
-
-def _make_maker(config: Config, control: Path, train: Arrays, depth: Path) -> CounterpartMaker:
-    """Build the generator inside a worker process."""
-    settings = config.runtime
-    runtime = setup(settings.device, settings.precision, settings.threads, settings.deterministic)
-    return build_maker(config, control, train, read_depths(depth, train.ids), runtime.device)
-
-
 def recent_mean(values: Sequence[float], momentum: float) -> float:
     """Mean of `values` in which each counts `momentum` times as much as the one after it; 0: the last one."""
     weights = np.power(momentum, np.arange(len(values))[::-1], dtype=float)
     return float(np.average(values, weights=weights))
+
+
+def _gate(row: Mapping[str, Any]) -> float:
+    """What the pairs of an epoch were worth: s * rho as logged, 1 for strategies that log neither."""
+    return float(row.get("s", 1.0)) * float(row.get("rho", 1.0))
 
 
 def _rate(step: int, steps: int) -> float:
@@ -408,6 +449,15 @@ def _rate(step: int, steps: int) -> float:
 
 def _constant(_: int) -> float:
     return 1.0
+
+
+def check_strategies(strategies: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Problems of the configured settings of strategies."""
+    return [
+        f"train.strategies.{problem}"
+        for name, settings in strategies.items()
+        for problem in setting_problems(name, settings)
+    ]
 
 
 def check_arms(arms: tuple[str, ...]) -> list[str]:
