@@ -170,6 +170,19 @@ def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
     Raises:
         StorageError: another run uses the folder, the disk is full or not writable.
     """
+    with locked(target):
+        space = Workspace(target, key)
+        space.prepare()
+        yield space
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Hold a stage's folder against other runs, to work on it or to mend it.
+
+    Raises:
+        StorageError: another run uses the folder, the disk is full or not writable.
+    """
     with storage_errors(target):
         _make_folder(target.parent)
         lock = FileLock(target.with_name(f".{target.name}.lock"))
@@ -180,9 +193,7 @@ def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
                 f"{target} is in use by another run. Wait for it, or choose another name or output folder."
             ) from error
         try:
-            space = Workspace(target, key)
-            space.prepare()
-            yield space
+            yield
         finally:
             lock.release()
 

@@ -128,19 +128,23 @@ class Judge:
         """
         return dice_of(self.probabilities(images, groups) > 0.5, masks)
 
-    def sharpness(self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None) -> Floats:
-        """How much more probable a lesion is under the mask than outside of it, B values in [-1, 1].
+    def scores(
+        self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None
+    ) -> tuple[Floats, Floats]:
+        """Alignment and contrast of each image, from one pass.
 
-        A graded score beside the Dice: it still tells a good image from a bad one where the judge is unsure
-        and its mask empty.
+        Args:
+            images: B,S,S,3 uint8.
+            masks: B,S,S uint8 in {0, 1}.
+            groups: as for `probabilities`.
+
+        Returns:
+            The Dice, B values in [0, 1]; and how much more probable a lesion is under the mask than outside
+            of it, B values in [-1, 1]: it still tells a good image from a bad one where the judge is unsure
+            and its mask empty.
         """
-        found, inside = self.probabilities(images, groups), masks.astype(bool)
-        return np.array(
-            [
-                float(p[m].mean() - p[~m].mean()) if 0 < m.sum() < m.size else 0.0
-                for p, m in zip(found, inside, strict=True)
-            ]
-        )
+        found = self.probabilities(images, groups)
+        return dice_of(found > 0.5, masks), _contrast(found, masks.astype(bool))
 
     @torch.inference_mode()
     def _run(self, network: nn.Module, images: Pixels) -> npt.NDArray[np.float32]:
@@ -157,6 +161,16 @@ def dice_of(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic]) -> Flo
     both = (found & wanted).sum(axis=(1, 2), dtype=np.float64)
     total = found.sum(axis=(1, 2), dtype=np.float64) + wanted.sum(axis=(1, 2))
     return np.where(total > 0, 2 * both / np.maximum(total, 1), 1.0)
+
+
+def _contrast(found: npt.NDArray[np.float32], inside: npt.NDArray[np.bool_]) -> Floats:
+    """Mean of B,H,W probabilities inside of masks minus that outside; 0 where either is missing."""
+    return np.array(
+        [
+            float(p[m].mean() - p[~m].mean()) if 0 < m.sum() < m.size else 0.0
+            for p, m in zip(found, inside, strict=True)
+        ]
+    )
 
 
 def deal_folds(groups: Sequence[str], folds: int, seed: int) -> dict[str, int]:

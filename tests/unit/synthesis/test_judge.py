@@ -71,12 +71,13 @@ def test_an_image_is_judged_by_the_network_that_did_not_see_its_group():
     assert np.array_equal(judge.probabilities(images[2:]), judge.probabilities(images[2:], ["stranger"]))
 
 
-def test_sharpness_is_the_difference_of_probabilities():
+def test_contrast_is_the_difference_of_probabilities():
     images, masks = squares([(255, 255, 255)])
     judge = Judge([Bright(0)], {}, {})
-    assert judge.sharpness(images, masks)[0] == pytest.approx(1.0, abs=1e-3)
-    assert judge.sharpness(images, 1 - masks)[0] == pytest.approx(-1.0, abs=1e-3)
-    assert judge.sharpness(images, np.zeros_like(masks))[0] == 0.0
+    for mask, dice, contrast in ((masks, 1.0, 1.0), (1 - masks, 0.0, -1.0), (0 * masks, 0.0, 0.0)):
+        found = judge.scores(images, mask)
+        assert found[0].tolist() == judge.dice(images, mask).tolist() == [dice]
+        assert found[1][0] == pytest.approx(contrast, abs=1e-3)
 
 
 def test_threshold_is_a_quantile_of_real_dice_but_not_below_the_floor():

@@ -1,0 +1,129 @@
+"""Which synthetic images come into the bank: each is measured, and admitted or rejected with a reason."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mcpmix.data.arrays import Arrays
+from mcpmix.synthesis.copies import CopyCheck, Distances
+from mcpmix.synthesis.exposure import Exposure, ExposureLimits, expose
+from mcpmix.synthesis.judge import Judge
+from mcpmix.synthesis.ledger import Row
+
+Pixels = npt.NDArray[np.uint8]
+
+_DIGITS = 6  # of scores in the ledger
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What an image has to reach.
+
+    Attributes:
+        alignment: lowest Dice of the judge's mask against the true one.
+        copy: lowest distance to any training image (see CopyCheck).
+        exposure: limits of brightness and contrast.
+    """
+
+    alignment: float
+    copy: float
+    exposure: ExposureLimits
+
+    def as_json(self) -> dict[str, Any]:
+        """The thresholds by name."""
+        return {"alignment": self.alignment, "copy": self.copy, "exposure": self.exposure.as_json()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was measured on one image, and why it is rejected.
+
+    Attributes:
+        scores: by name, as they go to the ledger.
+        reasons: empty: admitted.
+    """
+
+    scores: dict[str, float | str | None]
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the image comes into the bank."""
+        return not self.reasons
+
+
+class Admission:
+    """Judge, copy check and exposure together.
+
+    Args:
+        judge: says whether the lesion is under its mask.
+        copies: distances in phi.
+        arrays: the training images and masks that requests refer to.
+        groups: the group of each.
+        thresholds: what an image has to reach.
+    """
+
+    def __init__(
+        self, judge: Judge, copies: CopyCheck, arrays: Arrays, groups: Sequence[str], thresholds: Thresholds
+    ) -> None:
+        self.judge, self.copies, self.arrays = judge, copies, arrays
+        self.groups = tuple(groups)
+        self.thresholds = thresholds
+
+    def assess(self, images: Pixels, sources: Sequence[int]) -> list[Verdict]:
+        """A verdict on each image.
+
+        Args:
+            images: B,S,S,3 uint8.
+            sources: the place of each image's source (and mask) in the training images.
+        """
+        masks = self.arrays.masks[list(sources)]
+        groups = [self.groups[place] for place in sources]
+        alignment, contrast = self.judge.scores(images, masks, groups)
+        distances = self.copies.measure(self.copies.features(images), sources)
+        measured = zip(alignment, contrast, distances, expose(images), strict=True)
+        return [self._verdict(float(a), float(c), d, e) for a, c, d, e in measured]
+
+    def _verdict(
+        self, alignment: float, contrast: float, distances: Distances, exposure: Exposure
+    ) -> Verdict:
+        reasons = [self.thresholds.exposure.problem(exposure)]
+        if alignment < self.thresholds.alignment:
+            reasons.append(f"alignment: {alignment:.2f} < {self.thresholds.alignment:.2f}")
+        if distances.source < self.thresholds.copy:
+            reasons.append(f"copy: its source at {distances.source:.3f} < {self.thresholds.copy:.3f}")
+        if distances.train < self.thresholds.copy:
+            reasons.append(f"copy: {distances.nearest} at {distances.train:.3f} < {self.thresholds.copy:.3f}")
+        scores: dict[str, float | str | None] = {
+            "alignment": _rounded(alignment),
+            "contrast": _rounded(contrast),
+            "distance_source": _rounded(distances.source),
+            "distance_train": _rounded(distances.train),
+            "nearest_train": distances.nearest,
+            "distance_held_out": _rounded(distances.held_out),
+            "mean": _rounded(exposure.mean),
+            "spread": _rounded(exposure.spread),
+            "clipped": _rounded(exposure.clipped),
+        }
+        return Verdict(scores, tuple(reason for reason in reasons if reason))
+
+
+def kind_of(reason: str) -> str:
+    """`alignment`, `copy`, `blank`, `too dark` ...: a reason without its figures."""
+    return reason.split(":")[0]
+
+
+def tally(rows: Iterable[Row]) -> dict[str, int]:
+    """How many images each kind of reason has rejected; one image may have several."""
+    kinds = Counter(kind for row in rows for kind in {kind_of(reason) for reason in row["reasons"]})
+    return dict(sorted(kinds.items()))
+
+
+def _rounded(value: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return round(value, _DIGITS) if math.isfinite(value) else None
