@@ -6,7 +6,16 @@ Layer 4, beside the pipeline.
 from dataclasses import dataclass
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.sources import EMBEDDED, KNOWN, embedded_folder, licence_of, resolve
+from mcpmix.models.sources import (
+    EMBEDDED,
+    KNOWN,
+    digest_of_weights,
+    embedded_folder,
+    licence_of,
+    resolve,
+    resolve_file,
+    split_pin,
+)
 
 EMBEDDED_PARTS = ("pipeline", "depth", "features")
 
@@ -37,6 +46,20 @@ def list_weights() -> list[Weights]:
         if name != EMBEDDED
     ]
     return embedded + published
+
+
+def pinned(source: str) -> str:
+    """A source with its digest behind it, `source@sha256:<digest>`; a pin that it has already is checked.
+
+    Args:
+        source: a model folder, a weight file or a hub id on this machine.
+
+    Raises:
+        ModelError: it is not here, or has another digest than its pin.
+    """
+    name, _ = split_pin(source)
+    path = resolve_file(source) or resolve(source, "pipeline")
+    return f"{name}@sha256:{digest_of_weights(path)}"
 
 
 def _embedded(part: str) -> Weights:

@@ -32,6 +32,18 @@ def list_models() -> None:
 
 
 @app.command()
+def digest(
+    source: Annotated[
+        str, typer.Argument(help="A model folder, a weight file, or a hub id on this machine.")
+    ],
+) -> None:
+    """Print a source with the SHA-256 of its files, to be written into a configuration."""
+    from mcpmix.weights import pinned
+
+    typer.echo(pinned(source))
+
+
+@app.command()
 def build(
     part: Annotated[Part, typer.Argument(help="Which network.")] = Part.all,
     out: Annotated[Path, typer.Option(help="Folder for corpus, checkpoints and results.")] = Path("weights"),

@@ -1,6 +1,14 @@
-"""Depth networks: any AutoModelForDepthEstimation, brought to one convention (near = 1, per image)."""
+"""Depth networks: any AutoModelForDepthEstimation, brought to one convention (near = 1, per image).
 
+Networks differ in what they give: inverse depth up to scale and shift (MiDaS, DPT, Depth Anything), in which
+near things have large values, or metres (ZoeDepth, GLPN, the metric Depth Anything), in which they have small
+ones. Where the configuration of a network tells, nobody has to.
+"""
+
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,33 +18,79 @@ from transformers import AutoImageProcessor, AutoModelForDepthEstimation
 
 from mcpmix.core.errors import ModelError
 
+_METRIC_TYPES = ("zoedepth", "glpn")
+_METRIC_DPT = re.compile(r"dpt[^/]*(nyu|kitti)", re.IGNORECASE)  # DPTs trained on sets with depth in metres
+_RANGE = 1e3  # largest ratio of two depths in one image that is believed
+
 
 class DepthNetwork:
     """A frozen depth network with its processor.
 
     Args:
         folder: a local folder in transformers' layout.
-        near: whether near things get "large" values (inverse depth) or "small" ones (metric depth).
+        near: "large" or "small": which values near things get; "auto": as the configuration says.
         device: where it runs.
     """
 
-    def __init__(self, folder: Path, near: str = "large", device: torch.device | str = "cpu") -> None:
+    def __init__(self, folder: Path, near: str = "auto", device: torch.device | str = "cpu") -> None:
         try:
             self.processor = AutoImageProcessor.from_pretrained(folder)
-            model = AutoModelForDepthEstimation.from_pretrained(folder, dtype=torch.float32)
+            model = AutoModelForDepthEstimation.from_pretrained(
+                folder, dtype=torch.float32, use_safetensors=True
+            )
         except (OSError, ValueError) as error:
             raise ModelError(f"Cannot load a depth network from {folder}: {error}") from error
         self.model = model.to(device).eval().requires_grad_(False)
-        self.near = near
+        self.near = convention(folder, near)
         self.device = device
 
     @torch.no_grad()
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        """B,H,W,3 uint8 images to B,H,W float32 depth in [0, 1], near = 1."""
+        """B,H,W,3 uint8 images to B,H,W float32 depth in [0, 1], near = 1.
+
+        Raises:
+            ModelError: the network gives values that are not finite.
+        """
         inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
-        raw = self.model(**inputs).predicted_depth.float()
-        resized = F.interpolate(raw[:, None], images.shape[1:3], mode="bilinear", align_corners=False)[:, 0]
-        return normalise_depth(resized, self.near).cpu().numpy()
+        raw = self._at_size(self.model(**inputs), (images.shape[1], images.shape[2]))
+        if not torch.isfinite(raw).all():
+            raise ModelError(
+                f"The depth network {type(self.model).__name__} gives values that are not finite. Its "
+                "weights are damaged, or do not belong to its configuration: get them again."
+            )
+        return normalise_depth(raw, self.near).cpu().numpy()
+
+    def _at_size(self, output: Any, size: tuple[int, int]) -> Tensor:  # noqa: ANN401 - differs by network
+        """Raw depth B,H,W at the size of the images."""
+        if self.model.config.model_type == "zoedepth":  # its processor pads, and only it knows how much
+            sizes = [size] * len(output.predicted_depth)
+            maps = self.processor.post_process_depth_estimation(output, sizes, sizes)
+            return torch.stack([item["predicted_depth"] for item in maps]).float()
+        raw = output.predicted_depth.float()
+        return F.interpolate(raw[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def convention(folder: Path, near: str = "auto") -> str:
+    """Whether a network gives near things "large" or "small" values.
+
+    Args:
+        folder: of the network.
+        near: "large" and "small" are taken as given; "auto" looks at the configuration: metric networks by
+            their type or `depth_estimation_type`, and DPTs whose folder is named after a metric data set.
+
+    Raises:
+        ModelError: the folder has no readable configuration.
+    """
+    if near != "auto":
+        return near
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load a depth network from {folder}: {error}") from error
+    kind = config.get("model_type")
+    named_metric = kind == "dpt" and _METRIC_DPT.search(folder.as_posix()) is not None
+    metric = kind in _METRIC_TYPES or config.get("depth_estimation_type") == "metric" or named_metric
+    return "small" if metric else "large"
 
 
 def normalise_depth(raw: Tensor, near: str) -> Tensor:
@@ -47,8 +101,9 @@ def normalise_depth(raw: Tensor, near: str) -> Tensor:
         near: "large" if near things have large values, "small" if they have small ones.
     """
     if near == "small":
-        # Inverse first: metric depth compresses what is near, and the other convention is inverse depth.
-        raw = 1 / raw.clamp(min=1e-6)
+        # Inverse first: metric depth compresses what is near, and the other convention is inverse depth. A
+        # single pixel at nearly nothing would be infinitely near and leave no contrast to all others.
+        raw = 1 / raw.clamp(min=raw.amax(dim=(1, 2), keepdim=True).clamp(min=1e-6) / _RANGE)
     low = raw.amin(dim=(1, 2), keepdim=True)
     span = raw.amax(dim=(1, 2), keepdim=True) - low
     return torch.where(span > 0, (raw - low) / span.clamp(min=1e-12), torch.zeros_like(raw))

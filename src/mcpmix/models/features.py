@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchvision.models import ResNet50_Weights, resnet50
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.sources import EMBEDDED, embedded_folder
+from mcpmix.models.sources import EMBEDDED, resolve, resolve_file, split_pin
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
@@ -114,18 +114,18 @@ def load_features(source: str) -> nn.Module:
     Args:
         source: "embedded"; "resnet50" (torchvision's IMAGENET1K_V2 file in torch's local cache); or the path
             of a safetensors file with torchvision's ResNet-50 keys, or of a folder made by `save_features`.
+            Files, folders and "embedded" may be pinned with `@sha256:<digest>`.
 
     Raises:
-        ModelError: the weights are not on this machine.
+        ModelError: the weights are not on this machine, or have another digest.
     """
-    if source == EMBEDDED:
-        return load_small_features(embedded_folder("features"))
     if source == "resnet50":
         return freeze(ResNetFeatures(_cached_resnet()))
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return load_small_features(path)
-    if not path.is_file():
+    name, _ = split_pin(source)
+    if name == EMBEDDED or Path(name).expanduser().is_dir():
+        return load_small_features(resolve(source, "features"))
+    path = resolve_file(source)
+    if path is None:
         raise ModelError(
             f"features: {source!r} is none of embedded, resnet50, a folder or a safetensors file."
         )

@@ -1,9 +1,11 @@
 """Where weights come from: embedded in the package, a local folder, or a hub id that is already on disk.
 
 Nothing is downloaded here. A hub id that is not in the local cache gives a message that says how to get it,
-how large it is and under which licence.
+how large it is and under which licence. Any of them may be pinned: `name@sha256:<digest>` is refused if the
+files have another digest. Weights that exist as pickles only are refused: loading a pickle can run code.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,6 +18,9 @@ from mcpmix.core.artifacts import digest_of, file_digest
 from mcpmix.core.errors import ModelError
 
 EMBEDDED = "embedded"
+_PIN = "@sha256:"
+_PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+_UNUSED = ("safety_checker", "feature_extractor")  # parts of a pipeline that are never loaded
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,27 @@ class KnownWeights:
 
     size: str
     licence: str
+    files: tuple[str, ...] = ()
+    """Patterns of the files that are needed, where the repository holds much more; none: all."""
 
 
 KNOWN: dict[str, KnownWeights] = {
     EMBEDDED: KnownWeights("in the package", "Apache-2.0, trained by this project on phantom images"),
     "stable-diffusion-v1-5/stable-diffusion-v1-5": KnownWeights(
-        "about 5.5 GB", "CreativeML OpenRAIL-M (use restrictions, medical advice among them)"
+        "4.3 GB for the files that are needed",
+        "CreativeML OpenRAIL-M (use restrictions, medical advice among them)",
+        (
+            "model_index.json",
+            "scheduler/*",
+            "tokenizer/*",
+            "*/config.json",
+            "text_encoder/model.safetensors",
+            "unet/diffusion_pytorch_model.safetensors",
+            "vae/diffusion_pytorch_model.safetensors",
+        ),
+    ),
+    "timbrooks/instruct-pix2pix": KnownWeights(
+        "about 2 GB in float16", "MIT by its card; built on Stable Diffusion 1.5 (CreativeML OpenRAIL-M)"
     ),
     "Intel/dpt-large": KnownWeights("1.4 GB", "Apache-2.0"),
     "Intel/dpt-hybrid-midas": KnownWeights("490 MB", "Apache-2.0"),
@@ -55,25 +75,104 @@ def embedded_folder(part: str) -> Path:
     return folder
 
 
+def split_pin(source: str) -> tuple[str, str | None]:
+    """Cut `name@sha256:<digest>` into name and digest; the digest is None without a pin.
+
+    Raises:
+        ModelError: what follows `@sha256:` is no SHA-256.
+    """
+    name, mark, digest = source.partition(_PIN)
+    if not mark:
+        return source, None
+    if not re.fullmatch("[0-9a-fA-F]{64}", digest):
+        raise ModelError(
+            f"{source!r}: expected 64 hexadecimal digits after {_PIN}, got {digest!r}. "
+            f"`mcpmix models digest {name}` prints the digest of what is here."
+        )
+    return name, digest.lower()
+
+
 def resolve(source: str, embedded_part: str) -> Path:
-    """The local folder that a configured source stands for.
+    """The local folder that a configured source stands for, with its pin checked.
 
     Args:
-        source: "embedded", a path, or a hub id `owner/name`.
+        source: "embedded", a path, or a hub id `owner/name`; each perhaps with `@sha256:<digest>` behind it.
         embedded_part: which embedded folder "embedded" means here.
 
     Raises:
-        ModelError: nothing of that name is on this machine.
+        ModelError: nothing of that name is on this machine, it has another digest, or it holds pickles only.
     """
-    if source == EMBEDDED:
+    name, pin = split_pin(source)
+    folder = _folder(name, embedded_part)
+    _refuse_pickles(name, folder)
+    if pin is not None:
+        verify_pin(name, folder, pin)
+    return folder
+
+
+def resolve_file(source: str) -> Path | None:
+    """The local weight file that a source stands for, with its pin checked; None if it is no local file.
+
+    Raises:
+        ModelError: the file has another digest than its pin.
+    """
+    name, pin = split_pin(source)
+    path = Path(name).expanduser()
+    if not path.is_file():
+        return None
+    if pin is not None:
+        verify_pin(name, path, pin)
+    return path
+
+
+def verify_pin(name: str, path: Path, pin: str) -> None:
+    """Compare the digest of a file or model folder with the one that is expected.
+
+    Raises:
+        ModelError: they differ.
+    """
+    found = digest_of_weights(path)
+    if found != pin:
+        raise ModelError(
+            f"{name}: the weights at {path} are not the pinned ones.\n  expected sha256:{pin}\n"
+            f"  found    sha256:{found}\nGet the right files, or change the pin if you trust these."
+        )
+
+
+def digest_of_weights(path: Path) -> str:
+    """SHA-256 of a weight file (as `sha256sum` prints it) or of a model folder (see `folder_digest`)."""
+    return file_digest(path) if path.is_file() else folder_digest(path.resolve())
+
+
+def _folder(name: str, embedded_part: str) -> Path:
+    if name == EMBEDDED:
         return embedded_folder(embedded_part)
-    folder = Path(source).expanduser()
+    folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     try:
-        return Path(snapshot_download(source, local_files_only=True))
+        return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError) as error:
-        raise ModelError(_how_to_get(source)) from error
+        raise ModelError(_how_to_get(name)) from error
+
+
+def _refuse_pickles(name: str, folder: Path) -> None:
+    """Refuse a folder in which a network is there as a pickle only."""
+    pickles = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix in _PICKLES
+        and path.parent.name not in _UNUSED
+        and not any(path.parent.glob("*.safetensors"))
+    )
+    if pickles:
+        kind = "StableDiffusionPipeline" if (folder / "model_index.json").exists() else "the model's class"
+        raise ModelError(
+            f"{name}: {folder} holds weights as pickles only ({', '.join(map(str, pickles))}). A pickle can "
+            "run any code when it is loaded, so it is refused. Get the safetensors files of the same model, "
+            f"or convert it on a machine where that risk is acceptable: load it with {kind}."
+            "from_pretrained(folder, use_safetensors=False) and write it with save_pretrained(new_folder)."
+        )
 
 
 @cache
@@ -85,14 +184,16 @@ def folder_digest(folder: Path) -> str:
 
 def licence_of(source: str) -> str:
     """The licence of known weights, or a reminder to look it up."""
-    known = KNOWN.get(source)
+    known = KNOWN.get(source.partition(_PIN)[0])
     return known.licence if known else "unknown to this program: check the terms of the weights yourself"
 
 
 def _how_to_get(source: str) -> str:
     known = KNOWN.get(source)
     facts = f" ({known.size}; licence: {known.licence})" if known else ""
+    files = "".join(f' --include "{pattern}"' for pattern in known.files) if known else ""
     return (
         f"No weights for {source!r}{facts}: it is neither a local folder nor in the local hub cache. "
-        f"On a machine with internet run `hf download {source}`, or copy the folder here and give its path."
+        f"On a machine with internet run `hf download {source}{files}`, or copy the folder here and give its "
+        "path."
     )

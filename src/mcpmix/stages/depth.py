@@ -1,26 +1,39 @@
-"""Stage 1: a depth map for each training image, by a frozen network; cached as 16-bit PNG."""
+"""Stage 1: a depth map for each training image, by a frozen network; cached as 16-bit PNG.
 
+`maps.jsonl` names the image (by digest of its pixels) and the bytes of every map. So a killed stage keeps
+what is whole, and a changed data set computes only what no earlier folder of this run has.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from mcpmix.core.artifacts import Artifact, StageKey, workspace
+from mcpmix.core.artifacts import Artifact, StageKey, file_digest, read_artifact, workspace
 from mcpmix.core.config import Config
+from mcpmix.core.errors import StorageError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
+from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import load_arrays
 from mcpmix.data.conditions import write_depth
-from mcpmix.data.index import DatasetIndex
-from mcpmix.models.depth import DepthNetwork
+from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.models.depth import DepthNetwork, convention
 from mcpmix.models.sources import folder_digest, resolve
+
+MAPS = "maps.jsonl"
+_DECIDES = ("weights", "near", "size")  # settings on which a map depends, beside its image
 
 
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the depth maps depend on."""
+    folder = resolve(config.depth.model, "depth")
     settings = {
         "model": config.depth.model,
-        "weights": folder_digest(resolve(config.depth.model, "depth")),
-        "near": config.depth.near,
+        "weights": folder_digest(folder),
+        "near": convention(folder, config.depth.near),
         "size": config.data.size,
     }
     return StageKey("depth", settings, {"dataset": dataset.digest})
@@ -39,15 +52,84 @@ def run(
         progress: where to report.
     """
     records = DatasetIndex.read(dataset / "index.json").part("train")
-    with workspace(out, key(config, dataset)) as space:
-        todo = [record for record in records if not (space.folder / f"{record.id}.png").exists()]
-        network = DepthNetwork(resolve(config.depth.model, "depth"), config.depth.near, runtime.device)
-        with progress.track("depth", len(records), len(records) - len(todo)) as advance:
-            for start in range(0, len(todo), config.depth.batch_size):
-                batch = todo[start : start + config.depth.batch_size]
-                with torch.inference_mode():
-                    maps = network(load_arrays(batch, config.data.size).images)
-                for record, depth in zip(batch, maps, strict=True):
-                    write_depth(space.folder / f"{record.id}.png", depth)
-                advance(len(batch))
-        return space.finish(maps=len(records))
+    stage_key = key(config, dataset)
+    with workspace(out, stage_key) as space:
+        log = JsonLines(space.folder / MAPS)
+        log.rewrite(_whole(log.rows(), space.folder))
+        reused = _take_over(records, out, stage_key, space.folder, log)
+        done = {row["id"] for row in log.rows()}
+        todo = [record for record in records if record.id not in done]
+        if todo:
+            _compute(todo, len(records), config, space.folder, log, runtime, progress)
+        return space.finish(maps=len(records), reused=reused)
+
+
+def _compute(
+    todo: Sequence[Record],
+    total: int,
+    config: Config,
+    folder: Path,
+    log: JsonLines,
+    runtime: Runtime,
+    progress: Progress,
+) -> None:
+    network = DepthNetwork(resolve(config.depth.model, "depth"), config.depth.near, runtime.device)
+    with progress.track("depth", total, total - len(todo)) as advance:
+        for start in range(0, len(todo), config.depth.batch_size):
+            batch = todo[start : start + config.depth.batch_size]
+            with torch.inference_mode():
+                maps = network(load_arrays(batch, config.data.size).images)
+            for record, depth in zip(batch, maps, strict=True):
+                path = folder / f"{record.id}.png"
+                write_depth(path, depth)
+                log.append(id=record.id, image_sha256=record.image_sha256, sha256=file_digest(path))
+            advance(len(batch))
+
+
+def _whole(rows: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Rows whose maps are there, to the last bit."""
+    return [row for row in rows if _intact(folder / f"{row['id']}.png", row["sha256"])]
+
+
+def _intact(path: Path, digest: str) -> bool:
+    return path.exists() and file_digest(path) == digest
+
+
+def _take_over(
+    records: Sequence[Record], out: Path, stage_key: StageKey, folder: Path, log: JsonLines
+) -> int:
+    """Copy maps of the same images from earlier folders of this run; how many were copied."""
+    done = {row["id"] for row in log.rows()}
+    missing = [record for record in records if record.id not in done]
+    known = _earlier_maps(out, stage_key.settings) if missing else {}
+    copied = 0
+    for record in missing:
+        path, digest = known.get(record.image_sha256, (None, ""))
+        if path is not None and _intact(path, digest):
+            temporary = folder / f"{record.id}.png.tmp"
+            shutil.copyfile(path, temporary)
+            temporary.replace(folder / f"{record.id}.png")
+            log.append(id=record.id, image_sha256=record.image_sha256, sha256=digest)
+            copied += 1
+    return copied
+
+
+def _earlier_maps(out: Path, settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
+    """File and digest of each map made with the same weights, convention and size, by its image's digest."""
+    found: dict[str, tuple[Path, str]] = {}
+    for artifact in _earlier(out):
+        before = artifact.manifest["key"]["settings"]
+        if all(before.get(name) == settings[name] for name in _DECIDES):
+            for row in JsonLines(artifact / MAPS).rows():
+                found[row["image_sha256"]] = (artifact / f"{row['id']}.png", row["sha256"])
+    return found
+
+
+def _earlier(out: Path) -> Iterator[Artifact]:
+    for folder in (*sorted((out.parent / "superseded").glob(f"{out.name}-*")), out):
+        try:
+            artifact = read_artifact(folder)
+        except StorageError:  # a damaged folder has nothing to give
+            continue
+        if artifact is not None:
+            yield artifact

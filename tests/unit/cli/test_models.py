@@ -112,3 +112,14 @@ def test_build_uses_only_the_training_part_of_a_configuration(photographs, tmp_p
     assert _paths(OwnImages(split_of=config)) == [photographs / "b.png"]
     with pytest.raises(ConfigError, match="draws a phantom"):
         _paths(OwnImages(split_of=resolve_config({"preset": "tiny"}, ())))
+
+
+def test_digest_prints_a_pin_that_is_then_accepted(mcpmix, random_models):
+    done = mcpmix("models", "digest", random_models / "depth")
+    assert done.code == 0, done.err
+    pin = done.out.strip()
+    assert pin.startswith(f"{random_models / 'depth'}@sha256:")
+    assert mcpmix("models", "digest", pin).out.strip() == pin
+    done = mcpmix("models", "digest", f"{random_models / 'depth'}@sha256:{'0' * 64}")
+    assert done.code == 4
+    assert "not the pinned ones" in done.err

@@ -68,7 +68,7 @@ class DataConfig(Section):
     """`folder`: own images and masks; `manifest` (CSV or JSONL), `nnunet` or `imagefolder`: own data in these
     layouts; a name of `mcpmix data list`; `phantom`: the procedural set."""
     root: Path | None = None
-    """Where the data is, for all sources but `folder` and `phantom`."""
+    """Where the data is, for all sources but `folder` and `phantom`: a folder, or an archive as published."""
     images: Path | None = None
     """Folder of images (PNG, JPEG, TIFF or BMP)."""
     masks: Path | None = None
@@ -85,7 +85,7 @@ class DataConfig(Section):
         if self.source == "folder" and (self.images is None or self.masks is None):
             raise ValueError("source: folder needs both `images` and `masks`")
         if self.source not in ("folder", "phantom") and self.root is None:
-            raise ValueError(f"source: {self.source} needs `root`, the folder or file where the data is")
+            raise ValueError(f"source: {self.source} needs `root`, the folder or file where the data is: give data.root=PATH")
         return self
 
 
@@ -93,10 +93,12 @@ class DepthConfig(Section):
     """Stage 1: a frozen depth network, once per training image."""
 
     model: str = "embedded"
-    """`embedded`, a local folder or a hub id of any AutoModelForDepthEstimation."""
+    """`embedded`, a local folder or a hub id of any AutoModelForDepthEstimation; each may be pinned with
+    `@sha256:<digest>` (`mcpmix models digest` prints it)."""
     batch_size: PositiveInt = 16
-    near: Literal["large", "small"] = "large"
-    """Whether the network gives near things large values (MiDaS, DPT) or small ones (metric depth)."""
+    near: Literal["auto", "large", "small"] = "auto"
+    """Whether the network gives near things large values (MiDaS, DPT) or small ones (metric depth); auto: as
+    its configuration says."""
 
 
 class PromptConfig(Section):
@@ -200,6 +202,43 @@ class FinetuneConfig(Section):
     validation: GeneratorValidationConfig = GeneratorValidationConfig()
 
 
+class JudgeConfig(Section):
+    """Segmenters trained on real training images only, to say whether a lesion is under its mask."""
+
+    network: str = "segformer"
+    """A segmenter by name, as in the section segmenter."""
+    variant: str = "nano"
+    """Its size or encoder."""
+    steps: PositiveInt = 250
+    """Optimiser steps of each fold's network."""
+    batch_size: PositiveInt = 8
+    learning_rate: PositiveFloat = 3e-3
+    folds: int = Field(default=2, ge=2)
+    """Networks, each trained without one part of the groups; no more than there are groups."""
+    colour: Share = 1.0
+    """Colour variation in training: synthetic images come in colours that the few real ones lack."""
+
+
+class AdmissionConfig(Section):
+    """Which counterparts come into the bank (docs/pairs.md)."""
+
+    enabled: bool = False
+    """Whether counterparts are judged; off: all are kept, as in the paper."""
+    tries: PositiveInt = 3
+    """Images drawn for one replica at most, each with the next seed. A mask all of whose images were rejected
+    is trained with its real image alone."""
+    alignment_quantile: Share = 0.25
+    """Lowest alignment, as a quantile of the judge's cross-validated Dice on real training images."""
+    alignment_floor: Share = 0.1
+    """Lowest alignment, whatever the judge reaches on real images."""
+    copy_quantile: Share = 0.5
+    """An image is a copy if it is nearer to a training image than this quantile of near-duplicates of real
+    images is, times synthesis.strength. 0: no image is one."""
+    exposure_tolerance: Share = 0.5
+    """How far beyond the extremes of the real images brightness and contrast may go; 1: anywhere."""
+    judge: JudgeConfig = JudgeConfig()
+
+
 class SynthesisConfig(Section):
     """Synthetic counterparts under the masks of the training images."""
 
@@ -230,9 +269,15 @@ class SynthesisConfig(Section):
     depend on it."""
     ahead: PositiveInt = 8
     """Batches of counterparts that may be made before training needs them. Results do not depend on it."""
+    admission: AdmissionConfig = AdmissionConfig()
 
     @model_validator(mode="after")
     def _makes_something(self) -> Self:
+        if self.admission.enabled and self.makes_in_training:
+            raise ValueError(
+                "admission judges the images of a bank: pairs made in training (source: on-the-fly, refresh) "
+                "would pass unseen. Use source: bank with refresh: 0, or set admission.enabled=false"
+            )
         if self.refresh > 0 and self.source != "bank":
             raise ValueError("refresh is for source: bank; on-the-fly makes new counterparts anyway")
         if self.budget and self.source == "bank" and self.refresh == 0:
@@ -280,6 +325,40 @@ class RLAConfig(Section):
     """Loss weight of mixed images in the arms without learnable gates."""
 
 
+class EditorConfig(Section):
+    """Edits of the training images by instruction, for the arm diffusemix."""
+
+    model: str | None = None
+    """Hub id or local folder of an InstructPix2Pix pipeline, as timbrooks/instruct-pix2pix; none: diffusemix
+    takes the counterparts of the generator."""
+    instructions: tuple[str, ...] = Field(
+        default=tuple(
+            f"a transformed version of the image into {look}"
+            for look in (
+                "autumn",
+                "snowy",
+                "watercolor art",
+                "sunset",
+                "rainbow",
+                "aurora",
+                "mosaic",
+                "ukiyo-e",
+                "a sketch with crayon",
+            )
+        ),
+        min_length=1,
+    )
+    """One edit for each; the published nine. An epoch draws one per image."""
+    steps: PositiveInt = 100
+    """Denoising steps."""
+    guidance: PositiveFloat = 4.0
+    """Guidance towards the instruction."""
+    image_guidance: PositiveFloat = 1.5
+    """Guidance towards the image."""
+    batch_size: PositiveInt = 4
+    """Images edited at once."""
+
+
 class TrainConfig(Section):
     """Stage 3."""
 
@@ -308,6 +387,12 @@ class TrainConfig(Section):
     flip: bool = True
     colour: float = Field(default=0.0, ge=0, le=1)
     """Strength of colour jitter, the same for image and counterpart; 0 switches it off."""
+    crop: float = Field(default=0.0, ge=0, lt=1)
+    """Largest share of each side that is cut away, alike for image, counterpart and mask; the rest is enlarged.
+    0 switches it off."""
+    blur: float = Field(default=0.0, ge=0)
+    """Largest standard deviation of a Gaussian blur in pixels, the same for image and counterpart; 0 switches it
+    off."""
 
 
 class EvaluationConfig(Section):
@@ -318,6 +403,9 @@ class EvaluationConfig(Section):
     """Boundary tolerances in pixels."""
     band: PositiveInt = 2
     """Half-width of the boundary IoU band in pixels."""
+    seen: Literal["refuse", "mark"] = "refuse"
+    """Test images that the generator or the segmenter has seen, or nearly: refuse, or score them and mark every
+    table as leaking."""
 
 
 class RuntimeConfig(Section):
@@ -350,6 +438,7 @@ class Config(Section):
     segmenter: SegmenterConfig = SegmenterConfig()
     train: TrainConfig = TrainConfig()
     rla: RLAConfig = RLAConfig()
+    editor: EditorConfig = EditorConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mcpmix.core.errors import ModelError
+from mcpmix.models.sources import split_pin, verify_pin
 
 _IN_A_FOLDER = "model.safetensors"
 
@@ -19,12 +20,16 @@ def read_state(source: str) -> dict[str, Tensor]:
 
     Args:
         source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
-            wrote (plain tensors only: a file that would run code is refused).
+            wrote (plain tensors only: a file that would run code is refused); perhaps with a pin,
+            `@sha256:<digest>`.
 
     Raises:
-        ModelError: no such file, or not of these kinds.
+        ModelError: no such file, not of these kinds, or of another digest.
     """
-    path = Path(source).expanduser()
+    name, pin = split_pin(source)
+    path = Path(name).expanduser()
+    if pin is not None and path.exists():
+        verify_pin(name, path, pin)
     path = path / _IN_A_FOLDER if path.is_dir() else path
     if not path.is_file():
         raise ModelError(

@@ -1,0 +1,265 @@
+"""How much memory a stage needs, found out without it.
+
+Weights, gradients, optimiser state and the weight average follow from the number of parameters. Activations
+are measured: one step runs on the meta device, where tensors have shapes and no memory, and every tensor that
+is made and freed on the way is counted. Attention counts as the fused kernels do it, without the matrix of
+all pairs of tokens. Not in the figures: the driver's own share (about half a gigabyte on a GPU) and what an
+allocator loses to fragments.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from diffusers.models.attention_processor import Attention
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mcpmix.models.sizes import MetaPipeline, parameter_count
+
+_FLOAT = 4  # bytes
+_MOMENTS = {"adamw": 8, "adamw-8bit": 2}  # bytes per trained parameter: two moments
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a stage holds in memory at its peak, in bytes, by kind."""
+
+    parts: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """All kinds together, in bytes."""
+        return sum(self.parts.values())
+
+
+class Footprint(TorchDispatchMode):
+    """Counts the live bytes of all tensors that are made while it is active.
+
+    Attributes:
+        now: live bytes.
+        peak: the most there ever were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Run the operation and note what it made."""
+        del types
+        result = func(*args, **(kwargs or {}))
+        held = {
+            id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
+        }
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in held:
+                self._add(leaf.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        size = storage.nbytes()
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._remove, size).atexit = False
+
+    def _remove(self, size: int) -> None:
+        self.now -= size
+
+
+def finetune_plan(
+    pipeline: MetaPipeline,
+    *,
+    image_size: int,
+    batch_size: int,
+    precision: torch.dtype,
+    checkpointing: bool,
+    optimiser: str,
+    unlock_decoder: bool = False,
+) -> MemoryPlan:
+    """The fine-tuning at its peak: frozen UNet, ControlNet in training; the other networks have left.
+
+    Args:
+        pipeline: on the meta device; left in training mode.
+        image_size: side in pixels.
+        batch_size: images of one pass.
+        precision: number format of passes and of frozen weights; trained weights are float32.
+        checkpointing: whether activations are computed twice instead of kept.
+        optimiser: "adamw" or "adamw-8bit".
+        unlock_decoder: whether the UNet's decoder is trained too.
+    """
+    control, unet = pipeline.control, pipeline.unet
+    decoder = parameter_count(unet.up_blocks) + parameter_count(unet.conv_out) if unlock_decoder else 0
+    trained = parameter_count(control) + decoder
+    frozen = parameter_count(unet) - decoder
+    width = precision.itemsize
+    # Autocast keeps copies of trained weights in its own format until the pass is over.
+    copies = trained * width if width < _FLOAT else 0
+    activations = _training_activations(pipeline, image_size, batch_size, precision, checkpointing)
+    return MemoryPlan(
+        {
+            "weights": frozen * width + trained * _FLOAT + copies,
+            "gradients": trained * _FLOAT,
+            "optimiser": trained * _MOMENTS[optimiser],
+            "average": trained * _FLOAT,
+            "activations": activations,
+        }
+    )
+
+
+def synthesis_plan(pipeline: MetaPipeline, *, image_size: int, batch_size: int, passes: int) -> MemoryPlan:
+    """Sampling at its peak, in float32: all networks, and the larger of a denoising step and of decoding.
+
+    Args:
+        pipeline: on the meta device.
+        image_size: side in pixels.
+        batch_size: images made at once.
+        passes: how many conditions guidance puts into one pass; 1 without guidance.
+    """
+    networks = (pipeline.unet, pipeline.control, pipeline.vae, pipeline.text_encoder)
+    for network in networks:
+        network.to(torch.float32).eval()
+    inputs = _inputs(pipeline, image_size, batch_size * passes, torch.float32)
+    latents = inputs[0][:batch_size]
+    with torch.no_grad():
+        denoising = _peak(lambda: _predict(pipeline, *inputs))
+        decoding = _peak(lambda: pipeline.vae.decode(latents).sample)
+    return MemoryPlan(
+        {
+            "weights": sum(map(parameter_count, networks)) * _FLOAT,
+            "activations": max(denoising, decoding),
+        }
+    )
+
+
+def training_plan(network: nn.Module, *, image_size: int, batch_size: int) -> MemoryPlan:
+    """The training of a segmenter with AdamW in float32; real and mixed images in one pass.
+
+    Args:
+        network: B,3,H,W to B,1,H,W, on the meta device.
+        image_size: side in pixels.
+        batch_size: real images of a step; as many mixed ones come with them.
+    """
+    trained = parameter_count(network)
+    images = torch.empty(2 * batch_size, 3, image_size, image_size, device="meta")
+    with _without_gradients(network):
+        activations = _peak(lambda: network(images).square().mean().backward())
+    return MemoryPlan(
+        {
+            "weights": trained * _FLOAT,
+            "gradients": trained * _FLOAT,
+            "optimiser": trained * _MOMENTS["adamw"],
+            "activations": activations,
+        }
+    )
+
+
+# --- one step on the meta device ---------------------------------------------------------------------------
+
+
+def _training_activations(
+    pipeline: MetaPipeline, image_size: int, batch_size: int, precision: torch.dtype, checkpointing: bool
+) -> int:
+    for network in (pipeline.unet, pipeline.control):
+        network.to(precision).train()
+        if checkpointing:
+            network.enable_gradient_checkpointing()
+        else:
+            network.disable_gradient_checkpointing()
+    pipeline.unet.requires_grad_(False)
+    pipeline.control.requires_grad_(True)
+    inputs = _inputs(pipeline, image_size, batch_size, precision)
+    with _without_gradients(pipeline.control):
+        return _peak(lambda: _predict(pipeline, *inputs).square().mean().backward())
+
+
+def _inputs(
+    pipeline: MetaPipeline, image_size: int, count: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Latents, timesteps, text and condition."""
+    config, text = pipeline.unet.config, pipeline.text_encoder.config
+    side = image_size // pipeline.latent_factor
+    channels = pipeline.control.config.conditioning_channels
+    make = {"device": "meta", "dtype": dtype}
+    return (
+        torch.empty(count, config.in_channels, side, side, **make),
+        torch.empty(count, device="meta", dtype=torch.long),
+        torch.empty(count, text.max_position_embeddings, config.cross_attention_dim, **make),
+        torch.empty(count, channels, image_size, image_size, **make),
+    )
+
+
+def _predict(pipeline: MetaPipeline, noisy: Tensor, t: Tensor, text: Tensor, condition: Tensor) -> Tensor:
+    for network in (pipeline.unet, pipeline.control):
+        network.set_attn_processor(_FusedAttention())
+    down, middle = pipeline.control(noisy, t, text, condition, return_dict=False)
+    prediction: Tensor = pipeline.unet(
+        noisy, t, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
+    ).sample
+    return prediction
+
+
+def _peak(action: Callable[[], object]) -> int:
+    with Footprint() as footprint:
+        action()
+    return footprint.peak
+
+
+@contextmanager
+def _without_gradients(network: nn.Module) -> Iterator[None]:
+    """Inside, gradients of a network's weights go as soon as they are there: they are counted elsewhere."""
+
+    def drop(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    trained = (parameter for parameter in network.parameters() if parameter.requires_grad)
+    hooks = [parameter.register_post_accumulate_grad_hook(drop) for parameter in trained]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Fused(torch.autograd.Function):
+    """Attention as fused kernels do it: keeps its inputs and its output, never the matrix of all pairs."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        result = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        del gradients
+        query, key, value, _ = ctx.saved_tensors  # type: ignore[attr-defined]
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class _FusedAttention:
+    """A processor for diffusers' attention layers that has the sizes of fused attention, and no numbers."""
+
+    def __call__(
+        self,
+        attn: Attention,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        del attention_mask
+        context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        mixed = _Fused.apply(attn.to_q(hidden_states), attn.to_k(context), attn.to_v(context))
+        result: Tensor = attn.to_out[0](mixed)
+        return result
