@@ -19,6 +19,7 @@ from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mcpmix.models.diffusion import decoder_of
 from mcpmix.models.sizes import MetaPipeline, parameter_count
 
 _FLOAT = 4  # bytes
@@ -99,14 +100,20 @@ def finetune_plan(
         optimiser: "adamw" or "adamw-8bit".
         unlock_decoder: whether the UNet's decoder is trained too.
     """
-    control, unet = pipeline.control, pipeline.unet
-    decoder = parameter_count(unet.up_blocks) + parameter_count(unet.conv_out) if unlock_decoder else 0
-    trained = parameter_count(control) + decoder
-    frozen = parameter_count(unet) - decoder
+    learning = nn.ModuleList([pipeline.control])
+    if unlock_decoder:
+        learning.append(decoder_of(pipeline.unet))
+    pipeline.unet.requires_grad_(False)
+    learning.requires_grad_(True)
+    trained = parameter_count(learning)
+    frozen = parameter_count(pipeline.unet) + parameter_count(pipeline.control) - trained
     width = precision.itemsize
     # Autocast keeps copies of trained weights in its own format until the pass is over.
     copies = trained * width if width < _FLOAT else 0
-    activations = _training_activations(pipeline, image_size, batch_size, precision, checkpointing)
+    inputs = _inputs(pipeline, image_size, batch_size, precision)
+    _prepare(pipeline, precision, checkpointing)
+    with _without_gradients(learning):
+        activations = _peak(lambda: _predict(pipeline, *inputs).square().mean().backward())
     return MemoryPlan(
         {
             "weights": frozen * width + trained * _FLOAT + copies,
@@ -168,20 +175,13 @@ def training_plan(network: nn.Module, *, image_size: int, batch_size: int) -> Me
 # --- one step on the meta device ---------------------------------------------------------------------------
 
 
-def _training_activations(
-    pipeline: MetaPipeline, image_size: int, batch_size: int, precision: torch.dtype, checkpointing: bool
-) -> int:
+def _prepare(pipeline: MetaPipeline, precision: torch.dtype, checkpointing: bool) -> None:
     for network in (pipeline.unet, pipeline.control):
         network.to(precision).train()
         if checkpointing:
             network.enable_gradient_checkpointing()
         else:
             network.disable_gradient_checkpointing()
-    pipeline.unet.requires_grad_(False)
-    pipeline.control.requires_grad_(True)
-    inputs = _inputs(pipeline, image_size, batch_size, precision)
-    with _without_gradients(pipeline.control):
-        return _peak(lambda: _predict(pipeline, *inputs).square().mean().backward())
 
 
 def _inputs(
