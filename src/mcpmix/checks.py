@@ -28,6 +28,7 @@ from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import licence_of, resolve
 from mcpmix.stages.train import check_arms, needs_pairs
+from mcpmix.synthesis.inspection import inspect_bank
 from mcpmix.training.optimisers import require_optimiser
 
 _LEARNABLE_ARM = "mcpmix-rla"
@@ -91,6 +92,7 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     found: list[Audit] = []
     examination.look("data", partial(_examine_data, config, progress, found))
     _examine_settings(config, examination)
+    examination.look("pairs", lambda: inspect_bank(config.folder / "pairs"))
     audit = found[0] if found else None
     examination.look("disk", partial(_examine_disk, config, audit.index() if audit else None))
     return CheckResult(tuple(examination.problems), examination.facts, audit)

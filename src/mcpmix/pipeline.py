@@ -27,7 +27,7 @@ from mcpmix.core.errors import ConfigError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.relay import Channel, ChannelProgress, end_with_parent, relay
 from mcpmix.core.runtime import Runtime, core_count, setup, worker_count
-from mcpmix.stages import dataset, depth, evaluate, finetune, synthesize, train
+from mcpmix.stages import dataset, depth, evaluate, finetune, judge, synthesize, train
 from mcpmix.training.processes import connect, launched, leader_first
 
 Run = tuple[str, int]  # arm, seed
@@ -89,10 +89,20 @@ class Pipeline:
         _refuse_several_processes()
         out = self.folder / "pairs"
         inputs = (self.dataset, self.depth, self.generator)
+        arbiter = self.judge if self.config.synthesis.admission.enabled else None
+        finished = self._reuse(out, synthesize.key(self.config, self.generator, arbiter))
+        if finished is not None:
+            return synthesize.mend(self.config, *inputs, finished, self.runtime, self.progress)
+        return synthesize.run(self.config, *inputs, arbiter, out, self.runtime, self.progress)
+
+    @cached_property
+    def judge(self) -> Artifact:
+        """Segmenters trained on real images only, to judge synthetic ones."""
+        out = self.folder / "judge"
         return self._ensure(
             out,
-            synthesize.key(self.config, self.generator),
-            lambda: synthesize.run(self.config, *inputs, out, self.runtime, self.progress),
+            judge.key(self.config, self.dataset),
+            lambda: judge.run(self.config, self.dataset, out, self.runtime, self.progress),
         )
 
     def segmenters(self) -> dict[Run, Artifact]:

@@ -107,6 +107,8 @@ class Page:
         cases_text: how they were chosen.
         warnings: (training, text).
         provenance: where the numbers come from.
+        bank: pictures of the bank of pairs.
+        bank_text: what was tried and admitted.
     """
 
     name: str
@@ -125,6 +127,8 @@ class Page:
     cases_text: str
     warnings: tuple[tuple[str, str], ...]
     provenance: Provenance
+    bank: tuple[Tile, ...] = ()
+    bank_text: str = ""
 
 
 def render(page: Page) -> str:

@@ -6,7 +6,7 @@ from mcpmix.core.artifacts import Artifact, StageKey, workspace
 from mcpmix.core.config import Config
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
-from mcpmix.data.arrays import load_arrays
+from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.synthesis.judge import JudgeSettings, train_judge
 
@@ -32,7 +32,7 @@ def run(
     records = DatasetIndex.read(dataset / "index.json").part("train")
     with workspace(out, key(config, dataset)) as space:
         judge = train_judge(
-            load_arrays(records, config.data.size),
+            load_arrays(records, config.data.size, cache_of(dataset.folder)),
             [record.group for record in records],
             JudgeSettings(**config.synthesis.admission.judge.model_dump()),
             seed=config.seed,

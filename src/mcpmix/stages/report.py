@@ -16,6 +16,7 @@ from mcpmix.data.splits import PARTS
 from mcpmix.models.sources import licence_of
 from mcpmix.reporting import statements
 from mcpmix.reporting.arms import arms_of, method_of, reference_of
+from mcpmix.reporting.bank import bank_text, bank_tiles
 from mcpmix.reporting.curves import LogRow
 from mcpmix.reporting.html import CaseView, Fact, Page, Provenance, Strip, TableView, render
 from mcpmix.reporting.scores import (
@@ -186,6 +187,8 @@ def _page(
         cases_text=cases_text,
         warnings=_warnings(source),
         provenance=_provenance(source, dataset),
+        bank=bank_tiles(source.pairs.folder) if source.pairs else (),
+        bank_text=bank_text(source.pairs.manifest["counts"]) if source.pairs else "",
     )
 
 
@@ -285,8 +288,10 @@ def _table_views(source: Source, table: Table) -> tuple[TableView, ...]:
 
 def _warnings(source: Source) -> tuple[tuple[str, str], ...]:
     labels = {arm.name: arm.label for arm in arms_of(source.arms)}
-    split = (("Split", _leak_text(source.leaks)),) if source.leaks else ()
-    return split + tuple(
+    pairs = source.pairs.manifest["counts"].get("warnings", []) if source.pairs else []
+    general = [("Split", _leak_text(source.leaks))] if source.leaks else []
+    general += [("Pairs", str(text)) for text in pairs]
+    return tuple(general) + tuple(
         (f"{labels.get(arm, arm)}, seed {seed}", str(text))
         for (arm, seed), segmenter in source.segmenters.items()
         for text in segmenter.manifest["counts"].get("warnings", [])
@@ -319,7 +324,8 @@ def _strips(source: Source) -> tuple[Strip, ...]:
     arrays = load_arrays(records, source.config.data.size)
     files: dict[str, list[Path]] = defaultdict(list)
     for row in JsonLines(source.pairs / "ledger.jsonl").rows():
-        files[str(row["parent"])].append(source.pairs / str(row["file"]))
+        if row.get("admitted", True):
+            files[str(row["parent"])].append(source.pairs / str(row["file"]))
     strips = []
     for place, record in enumerate(records):
         counterparts = [read_image(path) for path in files[record.id][:_COUNTERPARTS]]

@@ -1,28 +1,45 @@
-"""Stage 2b: the bank of pairs. K counterparts per training mask, with a ledger row for each."""
+"""Stage 2b: the bank of pairs. K counterparts per training mask, judged, with a ledger row for every try."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
+import numpy as np
 
-from mcpmix.core.artifacts import Artifact, StageKey, file_digest, workspace
+from mcpmix.core.artifacts import Artifact, StageKey, locked, workspace
 from mcpmix.core.config import Config
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
-from mcpmix.core.tracking import JsonLines
-from mcpmix.data.arrays import load_arrays
+from mcpmix.data.arrays import Arrays, cache_of, load_arrays
 from mcpmix.data.conditions import read_depths
-from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.synthesis.counterparts import CounterpartMaker, Request, build_maker
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.seen import require_parents, seen_by_generator
+from mcpmix.models.features import load_features
+from mcpmix.models.sources import resolve
+from mcpmix.synthesis.admission import Admission, Thresholds, tally
+from mcpmix.synthesis.bank import Bank, BankSize, damaged
+from mcpmix.synthesis.copies import CopyCheck
+from mcpmix.synthesis.counterparts import build_maker
+from mcpmix.synthesis.exposure import ExposureLimits
+from mcpmix.synthesis.judge import load_judge
+from mcpmix.synthesis.ledger import LEDGER, Ledger, Row, admitted_replicas, read_verified
+from mcpmix.synthesis.sheet import draw_pictures
 
-LEDGER = "ledger.jsonl"
+# What the bank does not depend on: settings of pairs made in training.
+_IN_TRAINING = {"source", "refresh", "budget", "workers", "ahead", "admission"}
 
 
-def key(config: Config, generator: Artifact) -> StageKey:
+def key(config: Config, generator: Artifact, judge: Artifact | None = None) -> StageKey:
     """What the pairs depend on; data set and depth are part of the generator's own identity."""
-    settings = config.synthesis.model_dump(mode="json", exclude={"source"})
-    return StageKey("synthesize", settings, {"generator": generator.digest}, config.seed)
+    settings = config.synthesis.model_dump(mode="json", exclude=_IN_TRAINING)
+    settings["ledger"] = "sealed"  # banks of earlier versions have none that can be verified
+    inputs = {"generator": generator.digest}
+    admission = config.synthesis.admission
+    if admission.enabled and judge is not None:
+        settings["admission"] = admission.model_dump(mode="json", exclude={"judge"})
+        settings["features"] = config.rla.features
+        inputs["judge"] = judge.digest
+    return StageKey("synthesize", settings, inputs, config.seed)
 
 
 def run(
@@ -30,91 +47,185 @@ def run(
     dataset: Artifact,
     depth: Artifact,
     generator: Artifact,
+    judge: Artifact | None,
     out: Path,
     runtime: Runtime,
     progress: Progress = SILENT,
 ) -> Artifact:
     """Make the counterparts that are not there yet.
 
-    Work goes by fixed chunks of `synthesis.batch_size`: a chunk cut short by a kill is made again as a whole,
-    so that every image comes from the same batch as in an uninterrupted run, to the last bit.
-
     Args:
-        config: sections `generator`, `finetune.condition` and `synthesis`.
-        dataset: the data set's artefact; only its training part is read.
-        depth: the depth maps of that part.
+        config: sections `generator`, `finetune.condition`, `synthesis` and `rla.features`.
+        dataset: the data set's artefact; its training part, and its validation part for the copy check.
+        depth: the depth maps of the training part.
         generator: the fine-tuned ControlNet.
+        judge: says which counterparts are admitted; None: all are.
         out: folder of the result.
         runtime: device to run on.
         progress: where to report.
+
+    Raises:
+        StorageError: the ledger of an unfinished bank was changed.
     """
-    records = DatasetIndex.read(dataset / "index.json").part("train")
-    requests = [Request(i, k) for i in range(len(records)) for k in range(config.synthesis.replicas)]
-    with workspace(out, key(config, generator)) as space:
-        ledger = JsonLines(space.folder / LEDGER)
-        done = _finished_rows(ledger, space.folder, config.synthesis.batch_size)
-        ledger.rewrite(done)
-        arrays = load_arrays(records, config.data.size)
-        depths = read_depths(depth.folder, arrays.ids)
-        maker = build_maker(config, generator / "controlnet", arrays, depths, runtime.device)
-        with progress.track("synthesize", len(requests), len(done)) as advance:
-            for start in range(len(done), len(requests), config.synthesis.batch_size):
-                chunk = requests[start : start + config.synthesis.batch_size]
-                for row in _make_chunk(maker, chunk, records, space.folder, config, generator):
-                    ledger.append(**row)
-                advance(len(chunk))
-        return space.finish(images=len(requests), parents=len(records))
+    with workspace(out, key(config, generator, judge)) as space:
+        work = _Work(config, dataset, depth, generator, judge, runtime)
+        ledger = Ledger(space.folder / LEDGER, space.key.digest).open()
+        bank = work.bank(space.folder, ledger)
+        bank.mend(damaged(space.folder, ledger.rows), progress)
+        bank.fill(progress)
+        draw_pictures(space.folder, ledger.rows, work.arrays, work.alignment)
+        counts = work.summary(ledger.rows)
+        for warning in counts["warnings"]:
+            progress.say(f"pairs: {warning}")
+        return space.finish(**counts, ledger=ledger.head)
 
 
-def _make_chunk(
-    maker: CounterpartMaker,
-    chunk: Sequence[Request],
-    records: Sequence[Record],
-    folder: Path,
+def mend(
     config: Config,
+    dataset: Artifact,
+    depth: Artifact,
     generator: Artifact,
-) -> list[dict[str, object]]:
-    """Make one batch, write its PNGs and return its ledger rows."""
-    rows: list[dict[str, object]] = []
-    for request, pixels in zip(chunk, maker.make(chunk), strict=True):
-        record, seed = records[request.index], maker.seed(request)
-        file = Path("images") / record.id / f"{request.replica}.png"
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_synthetic(path, pixels, run=config.name, seed=seed)
-        rows.append(
-            {
-                "parent": record.id,
-                "replica": request.replica,
-                "seed": seed,
-                "prompt": maker.text(request),
-                "steps": config.synthesis.steps,
-                "guidance": config.synthesis.guidance,
-                "strength": config.synthesis.strength,
-                "generator": generator.digest,
-                "mask_sha256": record.mask_sha256,
-                "image_sha256": file_digest(path),
-                "file": file.as_posix(),
-            }
+    pairs: Artifact,
+    runtime: Runtime,
+    progress: Progress = SILENT,
+) -> Artifact:
+    """Verify a finished bank, and make images again that are damaged or missing.
+
+    Args:
+        config: as for `run`.
+        dataset: as for `run`.
+        depth: as for `run`.
+        generator: as for `run`.
+        pairs: the finished bank.
+        runtime: device to run on.
+        progress: where to report.
+
+    Raises:
+        StorageError: the ledger was changed, or an image does not come out as it was.
+    """
+    bad = damaged(pairs.folder, read_verified(pairs.folder, pairs.digest, pairs.manifest["counts"]["ledger"]))
+    if bad:
+        progress.say(f"pairs: {len(bad)} damaged or missing images are made again, as {bad[0]['file']}")
+        with locked(pairs.folder):
+            work = _Work(config, dataset, depth, generator, None, runtime)
+            ledger = Ledger(pairs / LEDGER, pairs.digest).open()
+            work.bank(pairs.folder, ledger).mend(bad, progress)
+    return pairs
+
+
+class _Work:
+    """What making and mending share: arrays, maker, and the admission if there is one."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Artifact,
+        depth: Artifact,
+        generator: Artifact,
+        judge: Artifact | None,
+        runtime: Runtime,
+    ) -> None:
+        index = DatasetIndex.read(dataset / "index.json")
+        self.config, self.runtime, self.generator = config, runtime, generator
+        self.records = index.part("train")
+        digests = generator.manifest["counts"]["images"]
+        base = resolve(config.generator.base, "pipeline")
+        self.seen = seen_by_generator(generator.folder, digests, base)
+        require_parents(self.records, [*index.part("validation"), *index.part("test")], self.seen)
+        cache = cache_of(dataset.folder)
+        self.arrays = load_arrays(self.records, config.data.size, cache)
+        depths = read_depths(depth.folder, self.arrays.ids)
+        self.maker = build_maker(config, generator / "controlnet", self.arrays, depths, runtime.device)
+        self.admission: Admission | None = None
+        if judge is not None:
+            held_out = load_arrays(index.part("validation"), config.data.size, cache)
+            self.admission = self._admission(judge, held_out)
+        self.judge = judge
+
+    def _admission(self, judge: Artifact, held_out: Arrays) -> Admission:
+        settings, device = self.config.synthesis.admission, self.runtime.device
+        groups = [record.group for record in self.records]
+        phi = load_features(self.config.rla.features)
+        trained = load_judge(judge.folder, device)
+        copies = CopyCheck(phi, self.arrays, groups, held_out, seed=self.config.seed, device=device)
+        thresholds = Thresholds(
+            alignment=trained.threshold(settings.alignment_quantile, settings.alignment_floor),
+            copy=copies.limit(settings.copy_quantile, self.config.synthesis.strength),
+            exposure=ExposureLimits.of(self.arrays.images, settings.exposure_tolerance),
         )
-    return rows
+        return Admission(trained, copies, self.arrays, groups, thresholds)
+
+    def bank(self, folder: Path, ledger: Ledger) -> Bank:
+        """The bank in a folder."""
+        synthesis = self.config.synthesis
+        names = ("steps", "guidance", "mask_guidance", "control_scale", "strength")
+        facts = {name: getattr(synthesis, name) for name in names} | {"generator": self.generator.digest}
+        if self.judge is not None:
+            facts["judge"] = self.judge.digest
+        return Bank(
+            folder,
+            ledger,
+            self.maker,
+            BankSize(
+                synthesis.replicas, synthesis.admission.tries if self.admission else 1, synthesis.batch_size
+            ),
+            run=self.config.name,
+            facts=facts,
+            masks=[record.mask_sha256 for record in self.records],
+            assess=self.admission.assess if self.admission else None,
+        )
+
+    @property
+    def alignment(self) -> tuple[Sequence[float], float] | None:
+        """Dice of the real images and the threshold, for the histogram."""
+        if self.admission is None:
+            return None
+        return self.admission.judge.real_dice.tolist(), self.admission.thresholds.alignment
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """What the manifest says about the bank."""
+        stored = admitted_replicas(rows, self.arrays.ids)
+        images = sum(map(len, stored))
+        counts: dict[str, Any] = {"images": images, "parents": len(self.arrays), "tries": len(rows)}
+        counts["seen"] = {who: sorted(image.sha256 for image in found) for who, found in self.seen.items()}
+        if self.admission is None:
+            return counts | {"warnings": []}
+        without = [name for name, numbers in zip(self.arrays.ids, stored, strict=True) if not numbers]
+        return counts | {
+            "rejected": tally(rows),
+            "without": without,
+            "thresholds": self.admission.thresholds.as_json(),
+            "scores": _mean_scores(rows, self.admission),
+            "warnings": _warnings(images, len(self.arrays) * self.config.synthesis.replicas, without),
+        }
 
 
-def write_synthetic(path: Path, pixels: object, *, run: str, seed: int) -> None:
-    """A PNG that says that it is synthetic, and from which run and seed; whole or not at all."""
-    note = PngInfo()
-    note.add_text("Synthetic", f"generated by mcpmix; run {run}; seed {seed}")
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG", pnginfo=note)  # type: ignore[arg-type]
-    temporary.replace(path)
+def _mean_scores(rows: Sequence[Row], admission: Admission) -> dict[str, float | None]:
+    """Means over admitted images, and what the judge reaches on real ones."""
+    names = ("alignment", "distance_source", "distance_train", "distance_held_out")
+    scores: list[Mapping[str, Any]] = [row["scores"] for row in rows if row["admitted"]]
+    means = {name: _mean([score[name] for score in scores]) for name in names}
+    return means | {
+        "alignment_tried": _mean([row["scores"]["alignment"] for row in rows]),
+        "alignment_real": float(admission.judge.real_dice.mean()),
+    }
 
 
-def _finished_rows(ledger: JsonLines, folder: Path, chunk_size: int) -> list[dict[str, object]]:
-    """The leading ledger rows whose images are there undamaged, cut to whole chunks."""
-    rows = []
-    for row in ledger.rows():
-        path = folder / str(row["file"])
-        if not path.exists() or file_digest(path) != row["image_sha256"]:
-            break
-        rows.append(row)
-    return rows[: len(rows) // chunk_size * chunk_size]
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(float(np.mean(known)), 4) if known else None
+
+
+def _warnings(images: int, wanted: int, without: Sequence[str]) -> list[str]:
+    warnings = []
+    if without:
+        warnings.append(
+            f"no counterpart of {', '.join(without)} was admitted: training uses the real image instead, so "
+            "mixing does nothing there"
+        )
+    if images < wanted / 2:
+        warnings.append(
+            f"only {images} of {wanted} places of the bank are filled: look at sheet.png; fine-tune longer, "
+            "raise synthesis.mask_guidance or admission.tries, or lower admission.alignment_quantile"
+        )
+    return warnings

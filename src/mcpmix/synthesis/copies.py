@@ -89,7 +89,7 @@ class CopyCheck:
         """N,F features of N,S,S,3 uint8 images."""
         return np.concatenate(
             [
-                self._run(torch.from_numpy(np.ascontiguousarray(part)).permute(0, 3, 1, 2).float() / 255)
+                self._run(torch.from_numpy(np.array(part)).permute(0, 3, 1, 2).float() / 255)
                 for part in _chunks(images)
             ]
         )
@@ -128,7 +128,7 @@ class CopyCheck:
         for twin in range(_TWINS):
             for start in range(0, len(train), _BATCH):
                 part = train.images[start : start + _BATCH]
-                images = torch.from_numpy(np.ascontiguousarray(part)).permute(0, 3, 1, 2).float() / 255
+                images = torch.from_numpy(np.array(part)).permute(0, 3, 1, 2).float() / 255
                 copies = near_duplicates(images, torch_rng("twins", seed, twin, start))
                 gap = self._run(copies) - self.train[start : start + len(part)]
                 distances.append(np.linalg.norm(gap, axis=1) / self.unit)

@@ -361,4 +361,4 @@ def vary_colour(images: Tensor, rng: torch.Generator, strength: float) -> Tensor
 
 
 def _as_tensor(images: Pixels) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255
+    return torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).float() / 255
