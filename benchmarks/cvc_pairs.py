@@ -1,0 +1,202 @@
+"""Pairs for CVC-ClinicDB, from nothing but its images and masks: one command, resumable, about two hours.
+
+    python benchmarks/cvc_pairs.py --root CVC-ClinicDB [--work runs/cvc-pairs]
+
+Trains autoencoder and base further on the training sequences, starting from the embedded ones; then depth,
+ControlNet, judge and bank, all on the training sequences only. Writes benchmarks/results/cvc_pairs.json and
+the figures of docs/pairs.md; the contact sheet stays in the work folder, for the images may not be passed on.
+The same split as benchmarks/cvc_strategies.py, which trains on this bank: `--pairs runs/cvc-pairs`.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from _markers import fill
+from mcpmix.building import OwnImages, Training, build_weights
+from mcpmix.cli.progress import shown_progress
+from mcpmix.core.artifacts import read_artifact, write_json, write_text
+from mcpmix.core.config import Config, resolve_config, to_yaml
+from mcpmix.core.progress import Progress
+from mcpmix.data.arrays import load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.sample import read_image
+from mcpmix.models.features import load_features
+from mcpmix.pipeline import Pipeline
+from mcpmix.synthesis.admission import tally
+from mcpmix.synthesis.ledger import LEDGER, parse
+from mcpmix.synthesis.quality import kid
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "cvc_pairs.json"
+PAGE = ROOT / "docs" / "pairs.md"
+PARTS = ("train", "validation")  # what the figures are about; test frames are not looked at
+
+
+class Clock:
+    """Time spent in all calls together, kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds = float(json.loads(path.read_text())) if path.exists() else 0.0
+        self._last = time.monotonic()
+
+    def note(self) -> None:
+        """Add the time since the last note."""
+        now = time.monotonic()
+        self.seconds, self._last = self.seconds + now - self._last, now
+        write_json(self.path, self.seconds)
+
+
+def make_config(options: argparse.Namespace) -> Config:
+    """The run; its base is the one that is trained first."""
+    return resolve_config(
+        {
+            "preset": "tiny",
+            "name": options.work.name,
+            "output": str(options.work.resolve().parent),
+            "data": {
+                "source": "cvc-clinicdb",
+                "root": str(options.root.resolve()),
+                "split": {"validation": options.validation, "test": options.test},
+            },
+            "generator": {"base": str(options.work.resolve() / "base" / "pipeline")},
+            "finetune": {"steps": options.control_steps, "colour": 0.2, "mask_dropout": 0.1},
+            "synthesis": {
+                "appearance": [],
+                "replicas": options.replicas,
+                "steps": 12,
+                "mask_guidance": options.mask_guidance,
+                "admission": {"enabled": True},
+            },
+        },
+        options.settings,
+        source="benchmarks/cvc_pairs.py",
+    )
+
+
+def train_base(config: Config, options: argparse.Namespace, progress: Progress) -> None:
+    """Autoencoder and base on the training sequences, from the embedded ones."""
+    training = Training(
+        steps=options.base_steps, autoencoder_steps=options.autoencoder_steps, start="embedded"
+    )
+    build_weights(
+        "base", options.work / "base", own=OwnImages(split_of=config), training=training, progress=progress
+    )
+
+
+def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
+    """What the bank is worth: alignment by the judge's measure, KID to seen and to held-out sequences."""
+    rows = parse(pipeline.pairs / LEDGER, (pipeline.pairs / LEDGER).read_bytes())
+    index = DatasetIndex.read(pipeline.dataset / "index.json")
+    phi = load_features(config.rla.features)
+
+    def features(images: np.ndarray) -> np.ndarray:
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
+        with torch.no_grad():
+            return torch.cat([phi(part.float() / 255) for part in pixels.split(32)]).double().numpy()
+
+    real = {part: features(load_arrays(index.part(part), config.data.size).images) for part in PARTS}
+    admitted = [row for row in rows if row["admitted"]]
+    made = features(np.stack([read_image(pipeline.pairs / row["file"]) for row in admitted]))
+    judge = read_artifact(config.folder / "judge")
+    assert judge is not None
+    return {
+        "frames": {part: len(index.part(part)) for part in PARTS},
+        "sequences": {part: len({record.group for record in index.part(part)}) for part in PARTS},
+        "tried": len(rows),
+        "admitted": len(admitted),
+        "masks": len({row["parent"] for row in admitted}),
+        "reasons": tally(rows),
+        "alignment": {
+            "tried": mean_score(rows, "alignment"),
+            "admitted": mean_score(admitted, "alignment"),
+            "real": judge.manifest["counts"]["dice"],
+        },
+        "kid": {
+            "admitted to training": kid(made, real["train"])._asdict(),
+            "admitted to held-out": kid(made, real["validation"])._asdict(),
+            "training to held-out": kid(real["train"], real["validation"])._asdict(),
+        },
+    }
+
+
+def mean_score(rows: list[dict[str, Any]], name: str) -> float:
+    """Mean of a score over ledger rows."""
+    return float(np.mean([row["scores"][name] for row in rows]))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The part of docs/pairs.md."""
+    found = result["figures"]
+    frames, sequences, alignment = found["frames"], found["sequences"], found["alignment"]
+    reasons = ", ".join(f"{name} {count}" for name, count in found["reasons"].items()) or "none"
+    kids = "\n".join(
+        f"| KID, {name} | {value['value']:.4f} ± {value['error']:.4f} |"
+        for name, value in found["kid"].items()
+    )
+    return (
+        f"CVC-ClinicDB, {frames['train']} frames of {sequences['train']} training sequences; "
+        f"{frames['validation']} frames of {sequences['validation']} other sequences are "
+        f"held out. {result['minutes']:.0f} minutes on two cores in all.\n\n"
+        "| | |\n| --- | ---: |\n"
+        f"| images tried, admitted | {found['tried']}, {found['admitted']} |\n"
+        f"| masks with at least one | {found['masks']} |\n"
+        f"| rejected for | {reasons} |\n"
+        f"| alignment (judge's Dice), all tried | {alignment['tried']:.3f} |\n"
+        f"| alignment, admitted | {alignment['admitted']:.3f} |\n"
+        f"| the judge on real frames of sequences it has not seen | {alignment['real']:.3f} |\n"
+        f"{kids}\n\n"
+        "KID in the embedded phi; ± its standard error. Written by `python benchmarks/cvc_pairs.py`."
+    )
+
+
+def parse_options() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--root", type=Path, help="folder of CVC-ClinicDB")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "cvc-pairs", help="folder for all")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--autoencoder-steps", type=int, default=1500)
+    parser.add_argument("--base-steps", type=int, default=4000)
+    parser.add_argument("--control-steps", type=int, default=1200)
+    parser.add_argument("--replicas", type=int, default=4)
+    parser.add_argument("--mask-guidance", type=float, default=3.0)
+    parser.add_argument("--validation", type=float, default=0.15, help="share of the sequences")
+    parser.add_argument("--test", type=float, default=0.4, help="share of the sequences")
+    parser.add_argument("settings", nargs="*", help="key=value, as in mcpmix run")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Everything that is not there yet; the time of earlier, stopped calls is counted too."""
+    options = parse_options()
+    if options.root is None:
+        print("Skipped: CVC-ClinicDB is not given (--root).")
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    config = make_config(options)
+    write_text(options.work / "config.yaml", to_yaml(config))
+    clock = Clock(options.work / "seconds.json")
+    with shown_progress() as progress:
+        train_base(config, options, progress)
+        clock.note()
+        pipeline = Pipeline(config, progress)
+        found = figures(config, pipeline)
+        clock.note()
+    result = {"figures": found, "minutes": clock.seconds / 60, "config": config.model_dump(mode="json")}
+    del result["config"]["output"], result["config"]["data"]["root"], result["config"]["generator"]["base"]
+    write_json(options.result, result)
+    if options.result == RESULT:
+        fill(PAGE, "cvc-pairs", markdown(result))
+    print(markdown(result))
+    print(f"contact sheet: {pipeline.pairs / 'sheet.png'}")
+
+
+if __name__ == "__main__":
+    main()
