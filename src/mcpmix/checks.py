@@ -27,7 +27,7 @@ from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import licence_of, resolve
-from mcpmix.stages.train import check_arms, needs_pairs
+from mcpmix.stages.train import check_arms, check_strategies, needs_generator, takes_edits
 from mcpmix.synthesis.inspection import inspect_bank
 from mcpmix.training.optimisers import require_optimiser
 
@@ -187,7 +187,7 @@ def _refuse_errors(audit: Audit) -> None:
 
 def _examine_arms(config: Config) -> str:
     arms, seeds = config.train.arms, config.train.seeds
-    problems = check_arms(arms)
+    problems = check_arms(arms) + check_strategies(config.train.strategies)
     for name, values in (("arms", arms), ("seeds", seeds)):
         if not values:
             problems.append(f"train.{name}: empty; name at least one")
@@ -217,11 +217,16 @@ def _segmenter_parameters(config: Config) -> int:
 
 def _weights(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     """What has to be on this machine for the configured arms."""
-    if any(needs_pairs(arm) for arm in config.train.arms):
+    if any(needs_generator(config, arm) for arm in config.train.arms):
         depth, base = config.depth.model, config.generator.base
         yield "depth", partial(_examine_folder, "depth.model", depth, "depth", ("config.json",))
         yield "generator", partial(_examine_folder, "generator.base", base, "pipeline", _PIPELINE_PARTS)
         yield "optimiser", partial(_examine_optimiser, config.finetune.optimiser)
+    if config.editor.model is not None and any(takes_edits(config, arm) for arm in config.train.arms):
+        yield (
+            "editor",
+            partial(_examine_folder, "editor.model", config.editor.model, "pipeline", _PIPELINE_PARTS),
+        )
     if _LEARNABLE_ARM in config.train.arms:
         yield "features", partial(_examine_features, config.rla.features)
 
@@ -305,7 +310,7 @@ def estimate_bytes(config: Config, index: DatasetIndex | None = None) -> float:
     total += runs * test * pixels / 8
     if config.data.source == "phantom":
         total += (train + test) * pixels * _PNG_BYTES
-    if any(needs_pairs(arm) for arm in config.train.arms):
+    if any(needs_generator(config, arm) for arm in config.train.arms):
         control = _safely(partial(_control_parameters, config)) * _FLOAT
         total += 2 * _ADAM_STATE * control + train * pixels * _DEPTH_BYTES
         if config.synthesis.source == "bank":

@@ -105,10 +105,22 @@ class Pipeline:
             lambda: judge.run(self.config, self.dataset, out, self.runtime, self.progress),
         )
 
+    @cached_property
+    def edits(self) -> Artifact:
+        """Edits of the training images by instruction, for DiffuseMix."""
+        from mcpmix.stages import edit  # its library is heavy, and few runs edit
+
+        out = self.folder / "edits"
+        return self._ensure(
+            out,
+            edit.key(self.config, self.dataset),
+            lambda: edit.run(self.config, self.dataset, out, self.runtime, self.progress),
+        )
+
     def segmenters(self) -> dict[Run, Artifact]:
         """All arms with all seeds, trained side by side where the machine allows it."""
         _refuse_several_processes()
-        return self._all_runs("segmenter", lambda run: train.key(self.config, self._inputs(run[0]), *run))
+        return self._all_runs("segmenter", lambda run: train.key(self.config, self.inputs(run[0]), *run))
 
     def evaluations(self) -> dict[Run, Artifact]:
         """Scores of all segmenters on the test split."""
@@ -138,7 +150,7 @@ class Pipeline:
         """Train or evaluate one arm with one seed; what it needs must be there or is made."""
         arm, seed = run
         out = self._place(stage, run)
-        inputs = self._inputs(arm)
+        inputs = self.inputs(arm)
         if stage == "segmenter":
             return train.run(self.config, inputs, arm, seed, out, self.runtime, self.progress)
         segmenter = read_artifact(self._place("segmenter", run))
@@ -188,14 +200,17 @@ class Pipeline:
             raise errors[0]
         return made
 
-    def _inputs(self, arm: str) -> train.Inputs:
+    def inputs(self, arm: str) -> train.Inputs:
+        """What the training of an arm reads; made if it is not there."""
+        if train.takes_edits(self.config, arm):
+            return train.Inputs(self.dataset, edits=self.edits)
         if not train.needs_pairs(arm):
             return train.Inputs(self.dataset)
         bank = self.pairs if self._needs_bank() else None
         return train.Inputs(self.dataset, self.depth, self.generator, bank)
 
     def _needs_bank(self) -> bool:
-        paired = any(train.needs_pairs(arm) for arm in self.config.train.arms)
+        paired = any(train.needs_generator(self.config, arm) for arm in self.config.train.arms)
         return paired and self.config.synthesis.source == "bank"
 
     def _place(self, stage: str, run: Run) -> Path:
