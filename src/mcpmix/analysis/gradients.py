@@ -179,8 +179,9 @@ def measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Run
 
 def still(config: Config, epochs: int) -> Config:
     """The configuration of a training in which a sample looks the same in every epoch."""
-    settings = {"rotate": 0.0, "scale": 0.0, "flip": False, "colour": 0.0, "epochs": epochs, "tail_epochs": 0}
-    train = config.train.model_copy(update={**settings, "validate_every": epochs})
+    off = dict.fromkeys(("rotate", "scale", "colour", "crop", "blur"), 0.0) | {"flip": False}
+    length = {"epochs": epochs, "tail_epochs": 0, "validate_every": epochs}
+    train = config.train.model_copy(update=off | length)
     return config.model_copy(update={"train": train})
 
 
