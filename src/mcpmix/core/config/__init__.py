@@ -2,6 +2,7 @@
 
 from mcpmix.core.config.loading import load_config, preset_names, resolve_config, to_yaml
 from mcpmix.core.config.schema import (
+    AdmissionConfig,
     Config,
     DataConfig,
     DepthConfig,
@@ -9,6 +10,7 @@ from mcpmix.core.config.schema import (
     FinetuneConfig,
     GeneratorConfig,
     GeneratorValidationConfig,
+    JudgeConfig,
     PhantomConfig,
     PromptConfig,
     RLAConfig,
@@ -20,6 +22,7 @@ from mcpmix.core.config.schema import (
 )
 
 __all__ = [
+    "AdmissionConfig",
     "Config",
     "DataConfig",
     "DepthConfig",
@@ -27,6 +30,7 @@ __all__ = [
     "FinetuneConfig",
     "GeneratorConfig",
     "GeneratorValidationConfig",
+    "JudgeConfig",
     "PhantomConfig",
     "PromptConfig",
     "RLAConfig",
