@@ -25,6 +25,7 @@ class Record(Sample):
         mask_sha256: `pixel_digest` of the mask as `read_mask` gives it.
         width: pixels, upright.
         height: pixels, upright.
+        look: from which the audit's fingerprint comes back (`mcpmix.data.seen`); empty in old indexes.
     """
 
     split: str
@@ -32,6 +33,7 @@ class Record(Sample):
     mask_sha256: str
     width: int
     height: int
+    look: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def build_index(samples: Sequence[Sample], split: Split, progress: Progress = SI
 
 
 def _record(sample: Sample, part: str) -> Record:
+    from mcpmix.data.seen import look_of  # it knows records, and so does the audit that it asks
+
     image, mask = read_image(sample.image), read_mask(sample.mask)
     height, width = image.shape[:2]
     for problem in size_problems(sample.image, sample.mask, image, mask):
@@ -125,6 +129,7 @@ def _record(sample: Sample, part: str) -> Record:
         mask_sha256=pixel_digest(mask),
         width=width,
         height=height,
+        look=look_of(image),
     )
 
 
@@ -162,4 +167,5 @@ def _from_row(row: dict[str, Any], folder: Path) -> Record:
     if not isinstance(row, dict):
         raise TypeError(f"expected an object, got {row!r}")
     paths = {name: folder / row[name] for name in ("image", "mask")}
-    return Record(**{field.name: row[field.name] for field in fields(Record)} | paths)
+    values = {field.name: row[field.name] for field in fields(Record) if field.name != "look"}
+    return Record(**values | paths, look=row.get("look", ""))

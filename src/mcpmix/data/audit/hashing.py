@@ -41,15 +41,30 @@ def fingerprint(image: Bytes) -> Fingerprint:
     Args:
         image: (H, W, 3) uint8.
     """
+    return assemble(*two_looks(image))
+
+
+def two_looks(image: Bytes) -> tuple[Bytes, Bytes]:
+    """What a fingerprint is made from, in few bytes.
+
+    Args:
+        image: (H, W, 3) uint8.
+
+    Returns:
+        (256,) uint8 of 0 and 1, the signs, and (1024,) uint8, the grey levels.
+    """
     levels = Image.fromarray(image).convert("L")
-    cells = np.asarray(levels.resize((SIGNS + 1, SIGNS), Image.Resampling.BOX), dtype=np.float32)
-    grey = np.asarray(levels.resize((SIDE, SIDE), Image.Resampling.BOX), dtype=np.float32).ravel()
+    cells = np.asarray(levels.resize((SIGNS + 1, SIGNS), Image.Resampling.BOX))
+    grey = np.asarray(levels.resize((SIDE, SIDE), Image.Resampling.BOX))
+    return (cells[:, 1:] > cells[:, :-1]).ravel().astype(np.uint8), grey.ravel()
+
+
+def assemble(signs: Bytes, levels: Bytes) -> Fingerprint:
+    """The fingerprint of what `two_looks` gave."""
+    grey = levels.astype(np.float32)
     grey = grey - grey.mean()
     norm = float(np.linalg.norm(grey))
-    return Fingerprint(
-        signs=(cells[:, 1:] > cells[:, :-1]).ravel().astype(np.float32),
-        grey=grey / norm if norm > 0 else grey,
-    )
+    return Fingerprint(signs=signs.astype(np.float32), grey=grey / norm if norm > 0 else grey)
 
 
 @dataclass(frozen=True)
