@@ -12,7 +12,7 @@ PACKAGE = Path(mcpmix.__file__).parent
 LAYER_1 = {"data", "models", "metrics", "mixing", "training"}
 TOOLS = {"synthesis", "inference", "reporting"}  # of layer 2, below the stages that use them
 # one module for each kind of command
-SERVICES = {"checks", "building", "prediction", "exporting", "starting", "weights", "repairing"}
+SERVICES = {"checks", "building", "prediction", "exporting", "starting", "weights", "repairing", "remaking"}
 LAYER_3 = {"pipeline", "bench", "analysis", "studio"} | SERVICES
 LOWER = {"core", "stages", "pretraining"} | LAYER_1 | TOOLS
 

@@ -1,7 +1,7 @@
 """The pipeline as commands: all of it, or up to one stage."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -53,9 +53,46 @@ def finetune(config: ConfigFile, overrides: Overrides = None) -> None:
     _one_stage(config, overrides, "generator")
 
 
-def synthesize(config: ConfigFile, overrides: Overrides = None) -> None:
+def synthesize(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID:REPLICA", help="Make this image again, alone; can be given several times."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the images of --only.")] = Path("remade"),
+) -> None:
     """Make synthetic counterparts of the training images."""
-    _one_stage(config, overrides, "pairs")
+    if only:
+        _remake(config, overrides, only, out)
+    else:
+        _one_stage(config, overrides, "pairs")
+
+
+def _remake(config: Path, overrides: list[str] | None, only: list[str], out: Path) -> None:
+    from mcpmix.core.config import load_config
+
+    wanted = [_identity(text) for text in only]
+    settings = load_config(config, overrides or ())
+    from mcpmix.remaking import remake, save_remade
+
+    for name, replica in wanted:
+        with shown_progress() as progress:
+            remade = remake(settings, name, replica, progress)
+        path = out / name / f"{replica}.png"
+        save_remade(remade, path, settings.name)
+        typer.echo(f"{path}: seed {remade.seed}, {remade.prompt!r}")
+        if remade.difference is not None:
+            typer.echo(f"  largest difference to {remade.stored}: {remade.difference} grey levels")
+
+
+def _identity(text: str) -> tuple[str, int]:
+    from mcpmix.core.errors import ConfigError
+
+    name, _, number = text.rpartition(":")
+    if not name or not number.isdecimal():
+        raise ConfigError(f"--only takes ID:REPLICA, as p000_f01:2, got {text!r}.")
+    return name, int(number)
 
 
 def train(config: ConfigFile, overrides: Overrides = None) -> None:

@@ -3,14 +3,15 @@
 An image depends on its own seed and conditions only, never on the batch it was made in (up to rounding).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from diffusers import ControlNetModel, DPMSolverMultistepScheduler
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcpmix.core.errors import ModelError
 from mcpmix.models.diffusion import DiffusionBase, decode_latents, embed_prompts, encode_images, load_decoder
@@ -72,9 +73,10 @@ class Generator:
         scheduler.set_timesteps(settings.steps, device=self.device)
         latents, first = self._start(condition, seeds, settings, sources, scheduler)
         guides = self._guides(prompts, condition, settings)
-        for t in scheduler.timesteps[first:]:
-            prediction = self._predict(latents, t, guides, settings.control_scale)
-            latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
+        with _embedded_once(self.control, guides.condition):
+            for t in scheduler.timesteps[first:]:
+                prediction = self._predict(latents, t, guides, settings.control_scale)
+                latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
         images = decode_latents(self.base.vae, latents)
         return (images.float().cpu() + 1) / 2
 
@@ -157,6 +159,28 @@ class Guides(NamedTuple):
     weights: tuple[float, ...]
     text: Tensor
     condition: Tensor
+
+
+class _Known(nn.Module):
+    """Gives an answer that is known already."""
+
+    def __init__(self, answer: Tensor) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.answer
+
+
+@contextmanager
+def _embedded_once(control: ControlNetModel, condition: Tensor) -> Iterator[None]:
+    """Embed the condition once instead of in every step: it is work at image size, and never changes."""
+    embedding = control.controlnet_cond_embedding
+    control.controlnet_cond_embedding = _Known(embedding(condition))
+    try:
+        yield
+    finally:
+        control.controlnet_cond_embedding = embedding
 
 
 def load_generator(base: DiffusionBase, control: Path) -> Generator:

@@ -40,6 +40,18 @@ def test_an_image_can_be_made_again_alone(generator, condition):
     torch.testing.assert_close(alone[0], batch[1], atol=2e-4, rtol=0)
 
 
+def test_the_condition_is_embedded_once_whatever_the_number_of_steps(generator, condition):
+    embedding = generator.control.controlnet_cond_embedding
+    calls = []
+    hook = embedding.register_forward_hook(lambda *_: calls.append(1))
+    try:
+        generator.sample(condition, PROMPTS, [1, 2, 3], SamplingSettings(steps=3, guidance=2.0))
+    finally:
+        hook.remove()
+    assert len(calls) == 1
+    assert generator.control.controlnet_cond_embedding is embedding
+
+
 def test_seed_mask_and_text_matter(generator, condition):
     one = generator.sample(condition[:1], ["a polyp"], [1], SETTINGS)
     assert not torch.allclose(one, generator.sample(condition[:1], ["a polyp"], [2], SETTINGS), atol=1e-3)

@@ -111,7 +111,7 @@ def test_old_images_are_let_go():
     plan = FreshPlan(5, seed=0)
     source = source_of(plan)
     run(source, plan, 6)
-    assert {request.replica for request in source._images} == {4, 5}
+    assert {request.replica for request in source._images} == {5}
 
 
 def test_progress_tells_the_pace():

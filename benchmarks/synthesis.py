@@ -1,0 +1,297 @@
+"""Synthesis: how fast, how well aligned, how near to real images.
+
+    python benchmarks/synthesis.py speed      against diffusers' pipeline called image by image as it comes
+    python benchmarks/synthesis.py strength   what starting from the source image (strength below 1) does
+    python benchmarks/synthesis.py condition  mask and depth against mask only and depth only
+
+Each works on a run (`--run runs/demo`, made by `mcpmix demo`; what is missing or out of date is made first),
+prints a table, stores it in benchmarks/results/synthesis.json and puts it into docs/synthesis.md. All figures
+of a table come from one call, from the same masks and seeds.
+
+Alignment is the Dice of what a judge, trained on real images of other patients, finds against the mask. KID
+is measured in phi against the real training and validation images. Diversity is the mean distance in phi
+between images under one mask, in units of the mean distance between real images of different patients. A copy
+is nearer to a training image than half of the near-duplicates of training images are.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+
+from _markers import fill
+from mcpmix.cli.progress import shown_progress
+from mcpmix.core.artifacts import Artifact
+from mcpmix.core.config import Config, load_config
+from mcpmix.core.progress import Progress
+from mcpmix.data.arrays import load_arrays
+from mcpmix.data.conditions import read_depths
+from mcpmix.data.index import DatasetIndex
+from mcpmix.models.features import load_features
+from mcpmix.models.sources import resolve
+from mcpmix.pipeline import Pipeline
+from mcpmix.synthesis.copies import CopyCheck
+from mcpmix.synthesis.counterparts import CounterpartMaker, Request, build_maker
+from mcpmix.synthesis.judge import load_judge
+from mcpmix.synthesis.quality import kid
+from mcpmix.synthesis.single import make_filled
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "synthesis.json"
+PAGE = ROOT / "docs" / "synthesis.md"
+STRENGTHS = (0.4, 0.6, 0.8, 0.9, 1.0)
+PLAIN_STEPS, PLAIN_GUIDANCE = 50, 7.5  # what diffusers' pipeline takes if nothing is said
+
+Row = dict[str, Any]
+Make = Callable[[Sequence[Request]], np.ndarray]
+
+
+class Bench:
+    """A run's generator with the yardsticks for its images."""
+
+    def __init__(self, config: Config, progress: Progress) -> None:
+        self.config, self.progress = config, progress
+        pipeline = Pipeline(config, progress)
+        index = DatasetIndex.read(pipeline.dataset / "index.json")
+        records = index.part("train")
+        self.groups = [record.group for record in records]
+        self.train = load_arrays(records, config.data.size)
+        held_out = load_arrays(index.part("validation"), config.data.size)
+        self.depth, self.generator, self.device = pipeline.depth, pipeline.generator, pipeline.runtime.device
+        self.judge = load_judge(pipeline.judge.folder, self.device)
+        phi = load_features(config.rla.features)
+        self.copies = CopyCheck(phi, self.train, self.groups, held_out, seed=config.seed, device=self.device)
+        held_out_features = [self.copies.held_out] if self.copies.held_out is not None else []
+        self.real = np.concatenate([self.copies.train, *held_out_features])
+
+    def maker(self, generator: Artifact | None = None, config: Config | None = None) -> CounterpartMaker:
+        """Makes counterparts with the run's generator, or with another one on the same images."""
+        depths = read_depths(self.depth.folder, self.train.ids)
+        control = (generator or self.generator) / "controlnet"
+        return build_maker(config or self.config, control, self.train, depths, self.device)
+
+    def requests(self, replicas: int) -> list[Request]:
+        """All masks, `replicas` seeds each."""
+        return [Request(index, replica) for index in range(len(self.train)) for replica in range(replicas)]
+
+    def batches(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
+        """Requests by whole batches of the generator."""
+        size = self.config.synthesis.batch_size
+        return [requests[start : start + size] for start in range(0, len(requests), size)]
+
+    def draw(self, maker: CounterpartMaker, requests: Sequence[Request], title: str) -> np.ndarray:
+        """The images of all requests."""
+        parts = []
+        with self.progress.track(title, len(requests)) as advance:
+            for batch in self.batches(requests):
+                parts.append(make_filled(maker, batch, self.config.synthesis.batch_size))
+                advance(len(batch))
+        return np.concatenate(parts)
+
+    def scores(self, images: np.ndarray, requests: Sequence[Request]) -> Row:
+        """Alignment, KID, diversity and copies of images."""
+        sources = [request.index for request in requests]
+        dice = self.judge.dice(images, self.train.masks[sources], [self.groups[i] for i in sources])
+        features = self.copies.features(images)
+        near = [min(d.source, d.train) for d in self.copies.measure(features, sources)]
+        limit = self.copies.limit(self.config.synthesis.admission.copy_quantile, 1.0)
+        under_one_mask = [
+            self.copies.spread(features[[i for i, source in enumerate(sources) if source == place]])
+            for place in sorted(set(sources))
+        ]
+        distance = kid(features, self.real)
+        return {
+            "images": len(images),
+            "alignment": float(dice.mean()),
+            "alignment_error": float(dice.std(ddof=1) / np.sqrt(len(dice))),
+            "kid": distance.value,
+            "kid_error": distance.error,
+            "diversity": float(np.mean(under_one_mask)),
+            "copies": float(np.mean(np.array(near) < limit)),
+        }
+
+    def facts(self) -> Row:
+        """What all tables of a run share."""
+        return {
+            "run": self.config.name,
+            "masks": len(self.train),
+            "real_images": len(self.real),
+            "alignment_real": float(self.judge.real_dice.mean()),
+            "threads": torch.get_num_threads(),
+            "versions": {"torch": torch.__version__, "diffusers": diffusers.__version__},
+        }
+
+
+# --- the plain way ---------------------------------------------------------------------------------------
+
+
+def plain_way(maker: CounterpartMaker, base: Path) -> Make:
+    """The pipeline of diffusers on the same networks, image by image, with everything at its default."""
+    generator = maker.generator
+    scheduler_config = json.loads((base / "scheduler" / "scheduler_config.json").read_text())
+    scheduler = getattr(diffusers, scheduler_config["_class_name"]).from_pretrained(base / "scheduler")
+    pipeline = diffusers.StableDiffusionControlNetPipeline(
+        vae=generator.base.vae,
+        text_encoder=generator.base.text_encoder,
+        tokenizer=generator.base.tokenizer,
+        unet=generator.base.unet,
+        controlnet=generator.control,
+        scheduler=scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+
+    def make(requests: Sequence[Request]) -> np.ndarray:
+        images = [
+            pipeline(
+                maker.text(request),
+                image=maker.conditions[request.index : request.index + 1],
+                generator=torch.Generator().manual_seed(maker.seed(request)),
+                output_type="np",
+            ).images[0]
+            for request in requests
+        ]
+        return np.round(np.stack(images) * 255).astype(np.uint8)
+
+    return make
+
+
+def speed(bench: Bench, replicas: int) -> Row:
+    """Both ways on the same masks, prompts and seeds, batch by batch in turn."""
+    maker = bench.maker()
+    size = bench.config.synthesis.batch_size
+    base = Path(resolve(bench.config.generator.base, "pipeline"))
+    ways: dict[str, Make] = {
+        "mcpmix": lambda batch: make_filled(maker, batch, size),
+        "plain": plain_way(maker, base),
+    }
+    requests = bench.requests(replicas)
+    seconds, images = dict.fromkeys(ways, 0.0), {name: [] for name in ways}
+    for make in ways.values():
+        make(requests[:1])  # what is built or cached at the first call
+    with bench.progress.track("speed", len(requests)) as advance:
+        for batch in bench.batches(requests):
+            for name, make in ways.items():
+                start = time.perf_counter()
+                images[name].append(make(batch))
+                seconds[name] += time.perf_counter() - start
+            advance(len(batch))
+    rows = [
+        {"way": name, "images_per_second": len(requests) / seconds[name]}
+        | bench.scores(np.concatenate(images[name]), requests)
+        for name in ways
+    ]
+    settings = bench.config.synthesis.model_dump(include={"steps", "guidance", "mask_guidance", "batch_size"})
+    return {"rows": rows, "times_faster": seconds["plain"] / seconds["mcpmix"], "settings": settings}
+
+
+# --- tables of settings ----------------------------------------------------------------------------------
+
+
+def strength(bench: Bench, replicas: int) -> Row:
+    """The same masks and seeds at each strength."""
+    maker, requests, rows = bench.maker(), bench.requests(replicas), []
+    for value in STRENGTHS:
+        maker.settings = replace(maker.settings, strength=value)
+        images = bench.draw(maker, requests, f"strength {value}")
+        rows.append({"strength": value} | bench.scores(images, requests))
+    return {"rows": rows}
+
+
+def condition(bench: Bench, replicas: int) -> Row:
+    """A generator for each condition, fine-tuned alike; those that the run lacks go beside its folder."""
+    requests, rows = bench.requests(replicas), []
+    for use in CONDITIONS:
+        tuned = bench.config.finetune.model_copy(update={"condition": use})
+        own = use == bench.config.finetune.condition
+        name = bench.config.name if own else f"{bench.config.name}-{use}"
+        config = bench.config.model_copy(update={"finetune": tuned, "name": name})
+        generator = bench.generator if own else Pipeline(config, bench.progress).generator
+        images = bench.draw(bench.maker(generator, config), requests, f"condition: {use}")
+        rows.append({"condition": use} | bench.scores(images, requests))
+    return {"rows": rows}
+
+
+# --- what is written -------------------------------------------------------------------------------------
+
+WAYS = {"mcpmix": "mcpmix", "plain": "diffusers, image by image"}
+CONDITIONS = {"both": "mask and depth", "mask": "mask only", "depth": "depth only"}
+COLUMNS: dict[str, tuple[str, Callable[[Row], str]]] = {
+    "way": ("", lambda row: WAYS[row["way"]]),
+    "strength": ("strength", lambda row: f"{row['strength']:.1f}"),
+    "condition": ("condition", lambda row: CONDITIONS[row["condition"]]),
+    "images_per_second": ("images/s", lambda row: f"{row['images_per_second']:.2f}"),
+    "alignment": ("alignment ↑", lambda row: f"{row['alignment']:.3f} ± {row['alignment_error']:.3f}"),
+    "kid": ("KID × 1000 ↓", lambda row: f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}"),
+    "diversity": ("diversity", lambda row: f"{row['diversity']:.2f}"),
+    "copies": ("copies", lambda row: f"{100 * row['copies']:.0f} %"),
+}  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown of the columns that the rows have."""
+    columns = [column for name, column in COLUMNS.items() if name in rows[0]]
+    lines = [[heading for heading, _ in columns], ["---"] * len(columns)]
+    lines += [[text(row) for _, text in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown(part: str, result: Row) -> str:
+    """A part of the page."""
+    rows, facts = result["rows"], result["facts"]
+    text = (
+        f"{rows[0]['images']} images under {facts['masks']} masks in each row; ± is a standard error. On "
+        f"real images of patients that it has not seen, the judge reaches {facts['alignment_real']:.3f}."
+    )
+    if part == "speed":
+        ours, plain = rows
+        settings = result["settings"]
+        better = ours["alignment"] >= plain["alignment"] and ours["kid"] <= plain["kid"]
+        text = (
+            f"mcpmix ({settings['steps']} steps, guidance {settings['guidance']:g}, batches of "
+            f"{settings['batch_size']}) is {result['times_faster']:.1f} times faster than the pipeline of "
+            f"diffusers, image by image as it comes ({PLAIN_STEPS} steps, guidance {PLAIN_GUIDANCE:g}), "
+            f"{'at' if better else 'but not at'} equal or better alignment and KID. " + text
+        )
+    return f"{text}\n\n{table(rows)}\n\nWritten by `python benchmarks/synthesis.py {part}`."
+
+
+PARTS: dict[str, Callable[[Bench, int], Row]] = {"speed": speed, "strength": strength, "condition": condition}
+
+
+def main() -> None:
+    """Measure one part, store and publish it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--run", type=Path, default=ROOT / "runs" / "demo", help="a run's folder")
+    parser.add_argument("--replicas", type=int, default=4, help="seeds per mask; two or more")
+    parser.add_argument("--trial", action="store_true", help="print only, leave results and documents alone")
+    parser.add_argument("overrides", nargs="*", help="settings to change, as synthesis.steps=12")
+    arguments = parser.parse_args()
+    place = [f"output={arguments.run.resolve().parent}", f"name={arguments.run.name}"]
+    config = load_config(arguments.run / "config.yaml", [*place, *arguments.overrides])
+    with shown_progress() as progress:
+        bench = Bench(config, progress)
+        result = PARTS[arguments.part](bench, arguments.replicas) | {"facts": bench.facts()}
+    text = markdown(arguments.part, result)
+    print(text)
+    if not arguments.trial:
+        known = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(known | {arguments.part: result}, indent=1) + "\n", encoding="utf-8")
+        fill(PAGE, f"synthesis-{arguments.part}", text)
+
+
+if __name__ == "__main__":
+    main()
