@@ -10,6 +10,25 @@ import pytest
 
 from mcpmix.core.config import to_yaml
 
+EXTRA = {  # for one stage: what else must come out alike
+    "train": (  # pairs made while it trains, by processes that the kill must take with it
+        "synthesis.refresh=0.5",
+        "synthesis.budget=true",
+        "synthesis.workers=2",
+    ),
+    "finetune": (
+        "finetune.unlock_decoder=true",
+        "finetune.validation.every=15",
+        "finetune.validation.images=1",
+        "finetune.validation.use=best",
+    ),
+    "synthesize": (
+        "synthesis.admission.enabled=true",
+        "synthesis.admission.judge.steps=2",
+        "synthesis.admission.judge.batch_size=2",
+    ),
+}
+
 
 def command(stage, config_file):
     return [sys.executable, "-m", "mcpmix", stage, str(config_file)]
@@ -58,6 +77,7 @@ def test_killed_stage_continues_to_the_same_result(make_config, tmp_path, stage,
             "synthesis.replicas=6",
             "finetune.steps=60",
             "finetune.save_every=10",
+            *EXTRA.get(stage, ()),
         )
         configs[name] = tmp_path / f"{name}.yaml"
         configs[name].write_text(to_yaml(config))
