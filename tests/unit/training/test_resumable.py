@@ -210,3 +210,22 @@ def test_restore_without_a_checkpoint_changes_nothing(tmp_path):
 
     assert restore(job.state(), job.checkpoint) == 0
     assert torch.equal(job.network.weight, before)
+
+
+def test_a_second_rhythm_of_saves(tmp_path):
+    job = Job(tmp_path).run(also_save_every=8)
+    assert job.saved == [6, 8, 12, 16, 18, 20]
+
+
+def test_one_who_does_not_write_reads_and_steps(tmp_path):
+    writer = Job(tmp_path)
+    writer.stop_at = 13
+    with pytest.raises(Stopped):
+        writer.run()
+    before = writer.checkpoint.read_bytes()
+    reader = Job(tmp_path).run(write=False)
+
+    assert reader.seen == list(range(12, 20))
+    assert reader.saved == []
+    assert reader.resumed == [12]
+    assert reader.checkpoint.read_bytes() == before
