@@ -124,6 +124,7 @@ class Pipeline:
 
     def evaluations(self) -> dict[Run, Artifact]:
         """Scores of all segmenters on the test split."""
+        self._require_unseen()
         segmenters = self.segmenters()
         return self._all_runs(
             "evaluation", lambda run: evaluate.key(self.config, self.dataset, segmenters[run])
@@ -133,6 +134,7 @@ class Pipeline:
         """Tables and the page."""
         from mcpmix.stages import report  # its plots are heavy to import, and workers need none
 
+        self._require_unseen()
         segmenters, evaluations = self.segmenters(), self.evaluations()
         pairs = self.pairs if self._needs_bank() else None
         out = self.folder / "report"
@@ -212,6 +214,10 @@ class Pipeline:
     def _needs_bank(self) -> bool:
         paired = any(train.needs_generator(self.config, arm) for arm in self.config.train.arms)
         return paired and self.config.synthesis.source == "bank"
+
+    def _require_unseen(self) -> None:
+        generated = any(train.needs_generator(self.config, arm) for arm in self.config.train.arms)
+        evaluate.require_unseen(self.config, self.dataset, with_generator=generated)
 
     def _place(self, stage: str, run: Run) -> Path:
         return self.folder / stage / run[0] / f"seed-{run[1]}"

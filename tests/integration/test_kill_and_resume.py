@@ -30,6 +30,10 @@ EXTRA = {  # for one stage: what else must come out alike
 }
 
 
+RESULTS = {".png", ".safetensors", ".jsonl", ".csv"}
+RESULTS |= {"index.json", "images.json", "summary.json", "table.json"}
+
+
 def command(stage, config_file):
     return [sys.executable, "-m", "mcpmix", stage, str(config_file)]
 
@@ -39,7 +43,7 @@ def digests(folder):
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix in {".png", ".safetensors", ".jsonl", ".csv"}
+        if path.is_file() and (path.suffix in RESULTS or path.name in RESULTS)
     }
 
 
@@ -93,3 +97,68 @@ def test_killed_stage_continues_to_the_same_result(make_config, tmp_path, stage,
     result = digests(folder)
     assert result
     assert result == digests(tmp_path / "whole" / "small" / place)
+
+
+def count(folder, pattern):
+    return len(list(folder.glob(pattern)))
+
+
+def kills(run):
+    """For each stage: its folder, and when it is in the middle of its work."""
+    partial = {name: run / f"{name}.partial" for name in ("dataset", "depth", "generator", "pairs", "report")}
+    arms = {
+        (stage, arm): run / stage / arm / "seed-0.partial"
+        for stage in ("segmenter", "evaluation")
+        for arm in ("full-sup", "mcpmix-rla")
+    }
+    return [
+        (partial["dataset"], lambda: count(partial["dataset"], "images/*.png") >= 3),
+        (partial["depth"], lambda: lines(partial["depth"] / "maps.jsonl") >= 1),
+        (partial["generator"], lambda: (partial["generator"] / "checkpoint.safetensors").exists()),
+        (partial["pairs"], lambda: lines(partial["pairs"] / "ledger.jsonl") >= 3),
+        *[(arms["segmenter", arm], partial_log(arms["segmenter", arm], "log.jsonl")) for arm in ARMS],
+        *[(arms["evaluation", arm], partial_log(arms["evaluation", arm], "scores.jsonl")) for arm in ARMS],
+        (partial["report"], lambda: (partial["report"] / "table.json").exists()),
+    ]
+
+
+ARMS = ("full-sup", "mcpmix-rla")
+
+
+def partial_log(folder, name):
+    return lambda: lines(folder / name) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_killed_in_every_stage_ends_with_the_same_table(make_config, tmp_path):
+    """One command, killed nine times, each time in the middle of another stage."""
+    configs = {}
+    for name in ("whole", "killed"):
+        config = make_config(
+            tmp_path / name,
+            "train.arms=[full-sup,mcpmix-rla]",
+            "train.epochs=5",
+            "data.phantom.frames_per_patient=4",
+            "data.phantom.test_frames_per_patient=10",
+            "depth.batch_size=3",
+            "finetune.steps=20",
+            "finetune.save_every=5",
+        )
+        configs[name] = tmp_path / f"{name}.yaml"
+        configs[name].write_text(to_yaml(config))
+    subprocess.run(command("run", configs["whole"]), check=True, capture_output=True)
+
+    run = tmp_path / "killed" / "small"
+    for folder, reached in kills(run):
+        process = subprocess.Popen(
+            command("run", configs["killed"]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        kill_when(process, reached)
+        assert folder.exists(), f"{folder.name} was finished before the kill"
+    subprocess.run(command("run", configs["killed"]), check=True, capture_output=True)
+
+    result, wanted = digests(run), digests(tmp_path / "whole" / "small")
+    assert "report/table.json" in result
+    assert {name for name in {*result, *wanted} if result.get(name) != wanted.get(name)} == set()
+    assert not list(run.rglob("*.partial"))

@@ -17,7 +17,7 @@ from mcpmix.core.errors import StorageError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.tracking import JsonLines
-from mcpmix.data.arrays import load_arrays
+from mcpmix.data.arrays import Arrays, cache_of, load_arrays
 from mcpmix.data.conditions import write_depth
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.models.depth import DepthNetwork, convention
@@ -58,32 +58,41 @@ def run(
         log.rewrite(_whole(log.rows(), space.folder))
         reused = _take_over(records, out, stage_key, space.folder, log)
         done = {row["id"] for row in log.rows()}
-        todo = [record for record in records if record.id not in done]
-        if todo:
-            _compute(todo, len(records), config, space.folder, log, runtime, progress)
+        if len(done) < len(records):
+            arrays = load_arrays(records, config.data.size, cache_of(dataset.folder), progress)
+            _compute(records, arrays, config, space.folder, log, runtime, progress)
         return space.finish(maps=len(records), reused=reused)
 
 
 def _compute(
-    todo: Sequence[Record],
-    total: int,
+    records: Sequence[Record],
+    arrays: Arrays,
     config: Config,
     folder: Path,
     log: JsonLines,
     runtime: Runtime,
     progress: Progress,
 ) -> None:
+    """Compute what is missing, in batches that do not depend on it.
+
+    Networks round differently at different batch sizes: a batch cut short by a kill is computed as a whole
+    again, so that every map is that of an uninterrupted run, to the last bit.
+    """
     network = DepthNetwork(resolve(config.depth.model, "depth"), config.depth.near, runtime.device)
-    with progress.track("depth", total, total - len(todo)) as advance:
-        for start in range(0, len(todo), config.depth.batch_size):
-            batch = todo[start : start + config.depth.batch_size]
+    done = {row["id"] for row in log.rows()}
+    with progress.track("depth", len(records), len(done)) as advance:
+        for start in range(0, len(records), config.depth.batch_size):
+            places = range(start, min(start + config.depth.batch_size, len(records)))
+            missing = [place for place in places if records[place].id not in done]
+            if not missing:
+                continue
             with torch.inference_mode():
-                maps = network(load_arrays(batch, config.data.size).images)
-            for record, depth in zip(batch, maps, strict=True):
-                path = folder / f"{record.id}.png"
-                write_depth(path, depth)
+                maps = network(arrays.images[places.start : places.stop])
+            for place in missing:
+                record, path = records[place], folder / f"{records[place].id}.png"
+                write_depth(path, maps[place - start])
                 log.append(id=record.id, image_sha256=record.image_sha256, sha256=file_digest(path))
-            advance(len(batch))
+            advance(len(missing))
 
 
 def _whole(rows: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

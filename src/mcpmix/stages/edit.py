@@ -15,7 +15,7 @@ from mcpmix.core.errors import ConfigError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import seed_for
-from mcpmix.data.arrays import load_arrays
+from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.models.editing import EditSettings, InstructEditor
 from mcpmix.models.sources import folder_digest, resolve
@@ -52,7 +52,7 @@ def run(
             for number in range(len(settings.instructions))
         }
         todo = [request for request, path in places.items() if not path.exists()]
-        arrays = load_arrays(records, config.data.size)
+        arrays = load_arrays(records, config.data.size, cache_of(dataset.folder))
         editor = InstructEditor(resolve(_model(config), "pipeline"), runtime.device, runtime.precision)
         how = EditSettings(settings.steps, settings.guidance, settings.image_guidance)
         with progress.track("edit", len(places), len(places) - len(todo)) as advance:

@@ -1,6 +1,7 @@
 """Scores a segmenter on the test split, at the images' own size."""
 
 import csv
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,14 +10,21 @@ from PIL import Image
 
 from mcpmix.core.artifacts import Artifact, StageKey, workspace, write_json
 from mcpmix.core.config import Config
-from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
+from mcpmix.core.tracking import JsonLines
+from mcpmix.data.arrays import changed_files
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import read_image, read_mask
-from mcpmix.inference import load_segmenter
+from mcpmix.data.seen import SeenImage, images_of, leak_text, read_seen, seen_by_generator
+from mcpmix.inference import Predictor, load_segmenter
 from mcpmix.metrics import score, summarise
+from mcpmix.models.sources import resolve
 from mcpmix.reporting.model_card import complete_card
+
+_LOG = "scores.jsonl"  # while it runs; scores.csv is the result
+_PREDICTIONS = "predictions"
 
 
 def key(config: Config, dataset: Artifact, segmenter: Artifact) -> StageKey:
@@ -39,50 +47,107 @@ def run(
 ) -> Artifact:
     """Predict, write the masks, score them.
 
+    A killed evaluation goes on after the last image that it scored.
+
     Args:
-        config: section `evaluation`.
+        config: section `evaluation`, and `generator.base`.
         dataset: the data set's artefact; its test part is read.
         segmenter: a trained segmenter.
         out: folder of the result.
         runtime: device to run on.
-        generator: the generator whose pairs the segmenter saw, if any; it must not have seen a test image.
+        generator: the generator whose pairs the segmenter saw, if any.
         progress: where to report.
+
+    Raises:
+        DataError: the segmenter, the generator or its base has seen test images, or nearly the same ones; or
+            a test image is not what was indexed.
     """
-    records = DatasetIndex.read(dataset / "index.json").part("test")
-    _refuse_seen(records, generator)
+    index = DatasetIndex.read(dataset / "index.json")
+    records = index.part("test")
+    leaks = _leaks(config, dataset, records, _seen_by(config, index, segmenter, generator))
     with workspace(out, key(config, dataset, segmenter)) as space:
+        log = JsonLines(space.folder / _LOG)
+        done = _finished(log, records, space.folder)
         predictor = load_segmenter(segmenter.folder, runtime.device)
-        (space.folder / "predictions").mkdir(exist_ok=True)
-        rows = []
-        with progress.track("evaluate", len(records)) as advance:
-            for record in records:
-                prediction = predictor.predict(read_image(record.image)) >= config.evaluation.threshold
-                path = space.folder / "predictions" / f"{record.id}.png"
-                Image.fromarray(prediction.astype(np.uint8) * 255).save(path)
-                rows.append(_scores(config, record, prediction))
+        (space.folder / _PREDICTIONS).mkdir(exist_ok=True)
+        with progress.track("evaluate", len(records), len(done)) as advance:
+            for record in records[len(done) :]:
+                done.append(_score(config, record, predictor, space.folder))
+                log.append(id=record.id, scores=done[-1])
                 advance()
-        _write_csv(space.folder / "scores.csv", [r.id for r in records], rows)
-        summary = summarise(rows)
+        _write_csv(space.folder / "scores.csv", [r.id for r in records], done)
+        summary = summarise(done)
         written = {name: asdict(value) for name, value in summary.items()}
         write_json(space.folder / "summary.json", written)
         complete_card(segmenter.folder, written)
-        return space.finish(images=len(records), dsc=summary["dsc"].mean)
+        log.path.unlink()
+        marks = {"leaks": leaks} if leaks else {}
+        return space.finish(images=len(records), dsc=summary["dsc"].mean, **marks)
 
 
-def _scores(config: Config, record: Record, prediction: np.ndarray) -> dict[str, float]:
+def require_unseen(config: Config, dataset: Artifact, *, with_generator: bool) -> None:
+    """Refuse now, before hours of training, what evaluation would refuse after them.
+
+    Args:
+        config: section `evaluation`, and `generator.base`.
+        dataset: the data set's artefact.
+        with_generator: whether a generator will be trained.
+
+    Raises:
+        DataError: test images are among the training or validation images, or nearly.
+    """
+    index = DatasetIndex.read(dataset / "index.json")
+    trained = images_of([*index.part("train"), *index.part("validation")])
+    seen = {"the segmenter": trained}
+    if with_generator:
+        seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
+    _leaks(config, dataset, index.part("test"), seen)
+
+
+def _leaks(
+    config: Config, dataset: Artifact, records: list[Record], seen_by: Mapping[str, list[SeenImage]]
+) -> str:
+    """Why the figures will be too good; an error unless the user asked for such figures by name."""
+    # A split that is known to leak was asked for by its name, and every table says so.
+    asked = config.evaluation.seen == "mark" or bool(dataset.manifest["counts"].get("leaks"))
+    remedy = " To score them nevertheless, with a mark in every table, set evaluation.seen=mark:"
+    return leak_text(images_of(records), seen_by, refuse=not asked, remedy=remedy)
+
+
+def _seen_by(
+    config: Config, index: DatasetIndex, segmenter: Artifact, generator: Artifact | None
+) -> dict[str, list[SeenImage]]:
+    trained = [*index.part("train"), *index.part("validation")]
+    seen = {"the segmenter": read_seen(segmenter.folder) or images_of(trained)}
+    if generator is not None:
+        base = resolve(config.generator.base, "pipeline")
+        seen |= seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
+    return seen
+
+
+def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[str, float]]:
+    """Scores of the leading images that a killed run has finished; the log is cut to them."""
+    kept = []
+    for row, record in zip(log.rows(), records, strict=False):
+        if row["id"] != record.id or not (folder / _PREDICTIONS / f"{record.id}.png").exists():
+            break
+        kept.append(row)
+    log.rewrite(kept)
+    return [row["scores"] for row in kept]
+
+
+def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -> dict[str, float]:
+    """Predict one image, keep the mask, score it."""
     settings = config.evaluation
-    truth = read_mask(record.mask).astype(bool)
-    return score(truth, prediction, tolerances=settings.tolerances, band=settings.band)
-
-
-def _refuse_seen(records: list[Record], generator: Artifact | None) -> None:
-    """A generator that saw a test image makes every figure of its segmenters worthless."""
-    seen = set(generator.manifest["counts"]["images"]) if generator is not None else set()
-    leaks = [record.id for record in records if record.image_sha256 in seen]
-    if leaks:
-        raise DataError(
-            bullet_list(f"{len(leaks)} test images were used to train the generator; split anew:", leaks)
-        )
+    image, truth = read_image(record.image), read_mask(record.mask)
+    for problem in changed_files(record, image, truth):
+        raise DataError(f"{problem} Restore it, or make the index again.")
+    prediction = predictor.predict(image) >= settings.threshold
+    path = folder / _PREDICTIONS / f"{record.id}.png"
+    temporary = path.with_name(path.name + ".tmp")
+    Image.fromarray(prediction.astype(np.uint8) * 255).save(temporary, format="PNG")
+    temporary.replace(path)
+    return score(truth.astype(bool), prediction, tolerances=settings.tolerances, band=settings.band)
 
 
 def _write_csv(path: Path, ids: list[str], rows: list[dict[str, float]]) -> None:

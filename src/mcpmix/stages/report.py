@@ -83,13 +83,14 @@ def run(
     Raises:
         DataError: an evaluation or a log is damaged.
     """
-    leaks = str(dataset.manifest["counts"].get("leaks", ""))
+    leaks = _reasons(dataset, evaluations)
     index = DatasetIndex.read(dataset / "index.json")
     source = Source(config, index, pairs, segmenters, evaluations, leaks)
     with workspace(out, key(config, dataset, pairs, evaluations)) as space:
         with progress.track("report", 4) as advance:
             table = source.table()
-            write_json(space.folder / "table.json", {"run": config.name, **to_json(table)})
+            marks = {"leaks": leaks} if leaks else {}
+            write_json(space.folder / "table.json", {"run": config.name, **marks, **to_json(table)})
             write_text(space.folder / "table.md", _markdown(source, table))
             advance(1, "table")
             strips = _strips(source)
@@ -99,7 +100,6 @@ def run(
             page = _page(source, table, dataset, strips, cases, cases_text)
             write_text(space.folder / "report.html", render(page))
             advance(1, "page")
-        marks = {"leaks": leaks} if leaks else {}
         return space.finish(arms=len(table.rows), seeds=len(table.seeds), images=table.images, **marks)
 
 
@@ -192,6 +192,12 @@ def _page(
     )
 
 
+def _reasons(dataset: Artifact, evaluations: Mapping[Run, Artifact]) -> str:
+    """Why the figures are too good: the split, or what the networks have seen; empty if they are not."""
+    counts = [artifact.manifest.get("counts", {}) for artifact in (dataset, *evaluations.values())]
+    return "; ".join(dict.fromkeys(str(found["leaks"]) for found in counts if found.get("leaks")))
+
+
 def _leak_text(reason: str) -> str:
     """What a table has to say if its split leaks."""
     return f"this split leaks ({reason}), so the figures are too good"
@@ -267,6 +273,7 @@ def _table_views(source: Source, table: Table) -> tuple[TableView, ...]:
     region = table.select(region_columns())
     boundary = table.select(boundary_columns(source.config.evaluation.tolerances))
     word = source.group_word
+    leaks = (_leak_text(source.leaks),) if source.leaks else ()
     lengths = (
         "BF1@t: F1 of boundary pixels within t pixels of the other boundary. BIoU: IoU of the bands of "
         f"{source.config.evaluation.band} pixels around both boundaries. A missed lesion counts as the image "
@@ -274,15 +281,16 @@ def _table_views(source: Source, table: Table) -> tuple[TableView, ...]:
     )
     return (
         TableView(
-            f"Results on unseen {word}",
+            "Results on the test images" if source.leaks else f"Results on unseen {word}",
             region,
             (
+                *leaks,
                 statements.basis(table, source.test_groups, word),
                 statements.undefined_note(region),
                 statements.step_note(_steps(source), source.config.train.batch_size),
             ),
         ),
-        TableView("Boundaries", boundary, (lengths, statements.undefined_note(boundary))),
+        TableView("Boundaries", boundary, (*leaks, lengths, statements.undefined_note(boundary))),
     )
 
 

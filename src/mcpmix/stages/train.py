@@ -22,21 +22,16 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.tracking import JsonLines
-from mcpmix.data.arrays import load_arrays
+from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.transforms import (
-    apply_colour,
-    apply_geometry,
-    denormalise,
-    draw_colour,
-    draw_geometry,
-    normalise,
-)
+from mcpmix.data.seen import images_of, write_seen
+from mcpmix.data.transforms import denormalise, draw_augmentation, normalise
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategies import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter, save_segmenter
+from mcpmix.reporting.model_card import write_card
 from mcpmix.synthesis.opening import PairFolders, open_pairs
 from mcpmix.synthesis.sources import PairBank, PairSource
 from mcpmix.training.ahead import one_ahead
@@ -142,10 +137,13 @@ def run(
         }
         trainer.network.load_state_dict(trainer.best)
         save_segmenter(trainer.network, space.folder, description)
-        (space.folder / CHECKPOINT).unlink()
-        return space.finish(
+        write_card(space.folder, config, description, DatasetIndex.read(inputs.dataset / "index.json"))
+        write_seen(space.folder, trainer.seen)
+        artifact = space.finish(
             epochs=trainer.epochs, steps=trainer.epochs * trainer.steps_per_epoch, **_scores(trainer)
         )
+        (artifact / CHECKPOINT).unlink()  # last: a kill before this costs nothing
+        return artifact
 
 
 def _scores(trainer: "Trainer") -> dict[str, float | list[str]]:
@@ -164,8 +162,10 @@ class Trainer:
     ) -> None:
         self.config, self.seed, self.folder, self.runtime = config, seed, folder, runtime
         index = DatasetIndex.read(inputs.dataset / "index.json")
-        self.train = load_arrays(index.part("train"), config.data.size)
-        self.validation = load_arrays(index.part("validation"), config.data.size)
+        cache = cache_of(inputs.dataset.folder)
+        self.train = load_arrays(index.part("train"), config.data.size, cache)
+        self.validation = load_arrays(index.part("validation"), config.data.size, cache)
+        self.seen = images_of([*index.part("train"), *index.part("validation")])
         self.epochs = config.train.epochs + config.train.tail_epochs
         self.steps_per_epoch = math.ceil(len(self.train.ids) / config.train.batch_size)
 
@@ -301,26 +301,32 @@ class Trainer:
         """Images, counterparts and masks under one geometric transform."""
         settings, device = self.config.train, self.runtime.device
         rng = torch_rng("augment", self.config.seed, self.seed, *position)
-        geometry = draw_geometry(
-            len(chosen), rng, rotate=settings.rotate, scale=settings.scale, flip=settings.flip
+        drawn = draw_augmentation(
+            len(chosen),
+            rng,
+            rotate=settings.rotate,
+            scale=settings.scale,
+            flip=settings.flip,
+            colour=settings.colour,
+            crop=settings.crop,
+            blur=settings.blur,
         )
-        colour = draw_colour(len(chosen), rng, settings.colour)
 
         def as_images(pixels: np.ndarray) -> Tensor:
             return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 255
 
         def appearance(pixels: np.ndarray) -> Tensor:
-            return normalise(apply_colour(colour, apply_geometry(geometry, as_images(pixels))))
+            return normalise(drawn.images(as_images(pixels)))
 
         masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
         return Batch(
             images=appearance(self.train.images[chosen]),
-            masks=apply_geometry(geometry, masks, mode="nearest"),
+            masks=drawn.masks(masks),
             synthetic=None if synthetic is None else appearance(synthetic),
             ids=tuple(self.train.ids[i] for i in chosen),
             originals=Originals(
                 images=lambda: normalise(as_images(self.train.images[chosen])),
-                warp=partial(apply_geometry, geometry, mode="nearest"),
+                warp=drawn.masks,
             ),
         )
 

@@ -11,6 +11,7 @@ from PIL import Image
 from mcpmix.core.errors import DataError
 from mcpmix.data.index import DatasetIndex, Record, build_index
 from mcpmix.data.sample import pixel_digest
+from mcpmix.data.seen import look_of
 from mcpmix.data.splits import Split
 
 
@@ -40,6 +41,7 @@ def test_records_say_what_the_files_show(samples):
         "mask_sha256": pixel_digest(mask),
         "width": 10,
         "height": 8,
+        "look": look_of(image),
     }
     assert [record.id for record in index.part("train")] == ["a", "d"]
 

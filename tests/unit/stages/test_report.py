@@ -318,6 +318,19 @@ def test_a_leaking_split_is_marked_in_page_table_and_manifest(tmp_path):
         assert "this split leaks (frames of one video), so the figures are too good" in text
     assert "none of whose images" not in (made / "report.html").read_text(encoding="utf-8")
     assert made.manifest["counts"]["leaks"] == "frames of one video"
+    assert json.loads((made / "table.json").read_text())["leaks"] == "frames of one video"
+    assert "Results on unseen" not in (made / "report.html").read_text(encoding="utf-8")
+
+
+def test_test_images_that_networks_have_seen_are_marked_once(tmp_path):
+    run = FakeRun(tmp_path)
+    why = "2 of 4 test images were seen by the segmenter"
+    for name, item in run.evaluations.items():
+        counts = {**item.manifest.get("counts", {}), "leaks": why}
+        run.evaluations[name] = Artifact(item.folder, {**item.manifest, "counts": counts})
+    made = run.report()
+    assert json.loads((made / "table.json").read_text())["leaks"] == why
+    assert f"this split leaks ({why})" in (made / "table.md").read_text(encoding="utf-8")
 
 
 def test_the_key_changes_with_an_evaluation_and_with_the_configuration(run):

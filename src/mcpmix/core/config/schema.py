@@ -388,11 +388,9 @@ class TrainConfig(Section):
     colour: float = Field(default=0.0, ge=0, le=1)
     """Strength of colour jitter, the same for image and counterpart; 0 switches it off."""
     crop: float = Field(default=0.0, ge=0, lt=1)
-    """Largest share of each side that is cut away, alike for image, counterpart and mask; the rest is enlarged.
-    0 switches it off."""
+    """Largest share of each side that is cut away, alike for image, counterpart and mask; 0 switches it off."""
     blur: float = Field(default=0.0, ge=0)
-    """Largest standard deviation of a Gaussian blur in pixels, the same for image and counterpart; 0 switches it
-    off."""
+    """Largest standard deviation of a blur in pixels, the same for image and counterpart; 0 switches it off."""
 
 
 class EvaluationConfig(Section):
@@ -404,8 +402,8 @@ class EvaluationConfig(Section):
     band: PositiveInt = 2
     """Half-width of the boundary IoU band in pixels."""
     seen: Literal["refuse", "mark"] = "refuse"
-    """Test images that the generator or the segmenter has seen, or nearly: refuse, or score them and mark every
-    table as leaking."""
+    """Test images that the generator or the segmenter has seen, or nearly: refuse them, or score them and mark
+    every table as leaking."""
 
 
 class RuntimeConfig(Section):

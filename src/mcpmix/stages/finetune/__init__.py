@@ -16,9 +16,10 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import seed_everything
 from mcpmix.core.tracking import JsonLines
-from mcpmix.data.arrays import Arrays, load_arrays
+from mcpmix.data.arrays import Arrays, cache_of, load_arrays
 from mcpmix.data.conditions import read_depths
 from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.seen import images_of, write_seen
 from mcpmix.models.depth import DepthNetwork
 from mcpmix.models.diffusion import load_base
 from mcpmix.models.sources import folder_digest, resolve
@@ -84,7 +85,8 @@ def run(
     index = DatasetIndex.read(dataset / "index.json")
     with _shared_workspace(out, key(config, dataset, depth), processes) as space:
         seed_everything(config.seed, "finetune")
-        material = _prepare(config, index, depth, runtime, processes.leads)
+        cache = cache_of(dataset.folder)
+        material = _prepare(config, index, cache, depth, runtime, processes.leads)
         if config.finetune.validation.every and material.held_out is None:
             progress.say(
                 "finetune: the validation part is empty; nothing is validated, the last weights are used"
@@ -94,6 +96,7 @@ def run(
         train(trainer, space.folder, progress, validator)
         if processes.leads:
             facts = _save_result(material, config, space.folder)
+            write_seen(space.folder, images_of(index.part("train")))
             images = sorted(record.image_sha256 for record in index.part("train"))
             done = space.finish(steps=config.finetune.steps, images=images, **facts)
             (done / CHECKPOINT).unlink()  # last: a kill before this costs nothing
@@ -113,16 +116,16 @@ class _Material:
 
 
 def _prepare(
-    config: Config, index: DatasetIndex, depth: Artifact, runtime: Runtime, leads: bool
+    config: Config, index: DatasetIndex, cache: Path, depth: Artifact, runtime: Runtime, leads: bool
 ) -> _Material:
     """Encode all that is needed; what only encodes has left memory afterwards."""
     base = load_base(resolve(config.generator.base, "pipeline")).to(runtime.device)
-    arrays = load_arrays(index.part("train"), config.data.size)
+    arrays = load_arrays(index.part("train"), config.data.size, cache)
     examples = prepare(base, arrays, read_depths(depth.folder, arrays.ids), config)
     networks = build_networks(base, config.finetune, runtime)
     held_out = None
     if leads and (chosen := _looked_at(index.part("validation"), config)):
-        validation = load_arrays(chosen, config.data.size)
+        validation = load_arrays(chosen, config.data.size, cache)
         held_out = hold_out(validation, _depths(validation, config, runtime), base.vae)
     del base
     gc.collect()  # parts of a network may refer to each other in circles
