@@ -7,6 +7,8 @@ import yaml
 
 import mcpmix
 from mcpmix.core.config import Config, preset_names, resolve_config
+from mcpmix.core.errors import ConfigError
+from mcpmix.data import catalog
 
 FILES = sorted((Path(mcpmix.__file__).parent / "presets").rglob("*.yaml"))
 FOLDER = ["data.images=some/images", "data.masks=some/masks"]
@@ -24,7 +26,8 @@ def source_of(path):
 
 
 def load(path):
-    return resolve_config({"preset": path.stem}, FOLDER if source_of(path) == "folder" else [])
+    places = {"folder": FOLDER, "phantom": []}.get(source_of(path), ["data.root=some/place"])
+    return resolve_config({"preset": path.stem}, places)
 
 
 def test_every_file_is_offered_by_name():
@@ -69,3 +72,23 @@ def test_paper_has_the_published_values():
     assert (config.rla.s_max, config.rla.rho_max) == (0.7, 0.5)
     assert (config.rla.lambda_s, config.rla.lambda_rho) == (1e-3, 1e-3)
     assert config.synthesis.source == "on-the-fly"
+
+
+@pytest.mark.parametrize("name", ["kvasir-seg", "cvc-clinicdb", "piccolo", "isic-2017"])
+def test_every_public_data_set_has_a_preset(name):
+    assert name in preset_names()
+    with pytest.raises(ConfigError, match=r"needs `root`.*data\.root=PATH"):
+        resolve_config({"preset": name})
+    config = resolve_config({"preset": name}, ["data.root=x"])
+    assert config.data.source == config.name == name
+    assert ("dermoscopic" if name.startswith("isic") else "endoscopic") in config.generator.prompt.text
+
+
+def test_all_data_sets_of_the_catalogue_are_covered():
+    assert set(catalog.entries()) <= set(preset_names())
+
+
+def test_of_several_presets_the_last_wins():
+    config = resolve_config({"preset": ["isic-2017", "paper"]}, ["data.root=x"])
+    assert (config.data.source, config.data.size, config.segmenter.variant) == ("isic-2017", 512, "b2")
+    assert "dermoscopic" in config.generator.prompt.text

@@ -24,6 +24,8 @@ def quieten(debug: bool = False) -> None:
     Args:
         debug: whether to leave Python's warnings on.
     """
+    if "HF_HUB_OFFLINE" not in os.environ:  # the user has not forbidden `mcpmix data get` to do its work
+        os.environ.setdefault("MCPMIX_OFFLINE", "0")
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     if not (debug or sys.warnoptions):

@@ -1,6 +1,8 @@
 """From one layout of a data set to another, without loss."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mcpmix.core.artifacts import storage_errors
@@ -28,15 +30,27 @@ def convert(collection: Collection, layout: str, out: Path, progress: Progress =
     """
     if layout == "nnunet":
         nnunet.check_name(out)
+    with new_folder(out) as folder, progress.track("Writing files", len(collection.samples)) as advance:
+        WRITERS[layout](collection, folder, advance)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder that is written whole or not at all: a partial one, which gets its name at the end.
+
+    Raises:
+        StorageError: `out` holds something, or the disk is full.
+    """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise StorageError(f"{out} is not an empty folder. Choose another one.")
     partial = out.with_name(out.name + ".partial")
     with storage_errors(out):
-        if partial.exists():
-            shutil.rmtree(partial)
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        with progress.track("Writing files", len(collection.samples)) as advance:
-            WRITERS[layout](collection, partial, advance)
-        if out.exists():
-            out.rmdir()
-        partial.replace(out)
+        try:
+            yield partial
+            if out.exists():
+                out.rmdir()
+            partial.replace(out)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)

@@ -1,6 +1,7 @@
 """A user's own data: a folder of images, a folder of masks, and perhaps a table of groups."""
 
 import csv
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ def scan_folder(
     progress: Progress = SILENT,
     *,
     decode: bool = True,
+    left_out: list[str] | None = None,
 ) -> list[Sample]:
     """Pair images with masks and check all of them by decoding.
 
@@ -40,6 +42,7 @@ def scan_folder(
         source: name of the data set, kept in the samples.
         progress: where decoding reports to.
         decode: whether to read the files; without it only names are checked.
+        left_out: takes the problems of single files, which are then left out; without it they are errors.
 
     Returns:
         Samples in the order of their ids.
@@ -56,6 +59,10 @@ def scan_folder(
     group_of = {image.stem: image.stem for image in image_files}
     if groups is not None:
         group_of = _read_groups(groups, image_files, problems)
+    if problems and left_out is not None and pairs:
+        left_out += problems
+        pairs = [(image, mask) for image, mask in pairs if group_of.get(image.stem)]
+        problems = []
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise DataError(
@@ -66,7 +73,7 @@ def scan_folder(
 
 def _list_files(images: Path, masks: Path, problems: list[str]) -> tuple[list[Path], list[Path]]:
     image_files = _files(images, "images", problems)
-    if images.resolve() != masks.resolve():
+    if os.path.realpath(images) != os.path.realpath(masks):  # unlike `resolve`, at ease with circles of links
         return image_files, _files(masks, "masks", problems)
     stripped = {path: _strip_suffix(path.stem) for path in image_files}
     return (

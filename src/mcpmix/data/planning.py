@@ -8,6 +8,7 @@ from pathlib import Path
 from mcpmix.core.errors import ConfigError, DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import catalog
+from mcpmix.data.archives import folder_of
 from mcpmix.data.collection import Collection
 from mcpmix.data.folder import scan_folder
 from mcpmix.data.folds import fold_split, hold_out, stratified_split
@@ -66,7 +67,7 @@ def load_collection(
 
     Args:
         source: folder, manifest, nnunet, imagefolder, or a name of the catalogue.
-        root: where it is; for `folder`, `images` and `masks` are given instead.
+        root: where it is, a folder, file or archive; for `folder`, `images` and `masks` may be given instead.
         images: folder of images.
         masks: folder of masks.
         groups: CSV with the columns id and group.
@@ -86,7 +87,7 @@ def load_collection(
         raise ConfigError(f"data.source: no source {source!r}. Known: {known}.")
     if root is None:
         raise ConfigError(f"data.root: missing; the source {source} needs the folder where its files are.")
-    return read(root) if read else catalog.load(source, root)
+    return read(folder_of(root, progress)) if read else catalog.load(source, root, progress)
 
 
 def lesion_share(sample: Sample) -> float:

@@ -22,6 +22,7 @@ _KINDS = "PNG, JPEG, TIFF or BMP"
 _LESION = 128  # grey level from which on a pixel is lesion
 _TIFF_MAGIC = (b"II*\0", b"MM\0*")
 _PLAIN_TIFFS = ((8, 1, 1, 1), (8, 3, 1, 1))  # bits, channels, unsigned, interleaved
+_AT_ONCE = 1 << 22  # pixels whose levels are counted, which takes 8 bytes each
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
 
 
@@ -58,11 +59,12 @@ def read_image(path: Path) -> Bytes:
             per channel.
     """
     with _opened(path) as image:
-        upright = ImageOps.exif_transpose(image)
-        if upright.has_transparency_data:
-            black = Image.new("RGBA", upright.size, "black")
-            upright = Image.alpha_composite(black, upright.convert("RGBA"))
-        return np.array(upright.convert("RGB"), dtype=np.uint8)
+        ImageOps.exif_transpose(image, in_place=True)  # a large image fits into memory, but not many copies
+        if image.has_transparency_data:
+            clear = image if image.mode == "RGBA" else image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), clear)
+            del clear
+        return np.array(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8)
 
 
 def read_mask(path: Path) -> Bytes:
@@ -157,7 +159,11 @@ def size_problems(image: Path, mask: Path, image_pixels: Bytes, mask_pixels: Byt
 
 
 def _count_levels(levels: Bytes) -> int:
-    return int(np.count_nonzero(np.bincount(levels.ravel())))
+    flat = levels.ravel()
+    counts = np.zeros(256, np.int64)
+    for start in range(0, flat.size, _AT_ONCE):
+        counts += np.bincount(flat[start : start + _AT_ONCE], minlength=256)
+    return int(np.count_nonzero(counts))
 
 
 def _read_levels(path: Path) -> tuple[Bytes, bool]:

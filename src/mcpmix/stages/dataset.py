@@ -7,6 +7,7 @@ from typing import Any
 from mcpmix.core.artifacts import Artifact, StageKey, digest_of, file_digest, workspace
 from mcpmix.core.config import Config
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.data.archives import MARK
 from mcpmix.data.index import build_index
 from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.planning import PlannedSplit, SplitPlan, load_collection, make_split
@@ -68,7 +69,9 @@ def _listing(place: Path) -> str:
     """A digest of names, sizes and modification times: cheap, and changes when a file does."""
     if place.is_file():
         return file_digest(place)
-    entries = sorted(path for path in place.rglob("*") if path.is_file())
+    # What was unpacked here follows from the archives, which are listed.
+    names = (path for path in place.rglob("*") if MARK not in path.relative_to(place).as_posix())
+    entries = sorted(path for path in names if path.is_file())
     return digest_of(
         [
             [path.relative_to(place).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]

@@ -1,5 +1,6 @@
 """Each data set from a miniature of its published layout; the shared copies where they are."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -228,6 +229,138 @@ def test_the_real_isic_2017():
     collection = catalog.load("isic-2017", SHARED / "ISIC2017")
     assert len(collection.samples) == 2150
     assert Counter(collection.splits["official"].values()) == {"train": 1999, "test": 150}
+
+
+# --- packed ------------------------------------------------------------------------------------------------
+
+
+def kvasir_tree(root):
+    for stem in ("cju0qkwl35piu0993l0dewei2", "ck2da7fwcjfis07218r1rvm95"):
+        for kind in ("images", "masks"):
+            picture(root / "Kvasir-SEG" / kind / f"{stem}.jpg")
+    (root / "Kvasir-SEG" / "kavsir_bboxes.json").write_text("{}")
+
+
+def cvc_tree(root):
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    for frame in (1, 612):
+        odd_tiff(root / "CVC-ClinicDB" / "Original" / f"{frame}.tif", pixels)
+        picture(root / "CVC-ClinicDB" / "Ground Truth" / f"{frame}.tif", "L")
+
+
+def cvc_png_tree(root):
+    for frame in (1, 612):
+        for kind in ("Original", "Ground Truth"):
+            picture(root / "CVC-ClinicDB" / "PNG" / kind / f"{frame}.png")
+            picture(root / "CVC-ClinicDB" / "TIF" / kind / f"{frame}.tif")
+    (root / "CVC-ClinicDB" / "metadata.csv").write_text("frame_id,sequence_id\n")
+
+
+def piccolo_tree(root):
+    home = root / "piccolo dataset-release0.1"
+    for part, stem in (("train", "001_VP1_frame0075"), ("validation", "030_VP22_frame0001"),
+                       ("test", "092_VP46_frame9999")):  # fmt: skip
+        picture(home / part / "polyps" / f"{stem}.png")
+        picture(home / part / "masks" / f"{stem}_Corrected.tif", "L")
+        (home / part / "void").mkdir()
+
+
+def isic_tree(root):
+    for part, stem in (
+        ("Training", "ISIC_0000000"),
+        ("Validation", "ISIC_0012127"),
+        ("Test_v2", "ISIC_0012086"),
+    ):
+        isic(root, part, stem)
+
+
+TREES = {
+    "kvasir-seg": kvasir_tree, "cvc-clinicdb": cvc_tree, "cvc-clinicdb:png": cvc_png_tree,
+    "piccolo": piccolo_tree, "isic-2017": isic_tree,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("packing", ["zip", "gztar", "tar"])
+@pytest.mark.parametrize("tree", TREES)
+def test_the_archive_gives_what_the_folder_gives(tmp_path, tree, packing):
+    name = tree.split(":")[0]
+    (tmp_path / "folder").mkdir()
+    TREES[tree](tmp_path / "folder")
+    archive = Path(shutil.make_archive(str(tmp_path / "published"), packing, tmp_path / "folder"))
+    first, second = catalog.load(name, tmp_path / "folder"), catalog.load(name, archive)
+    assert len(first.samples) >= 2
+    assert by_name(first) == by_name(second)
+    assert (first.splits, first.grouped) == (second.splits, second.grouped)
+    for sample in second.samples:
+        assert read_image(sample.image).shape == (4, 6, 3)
+        assert tmp_path in sample.image.parents
+
+
+def by_name(collection):
+    return [(sample.id, sample.group, sample.image.name, sample.mask.name) for sample in collection.samples]
+
+
+def test_a_folder_of_the_published_archives(tmp_path):
+    isic_tree(tmp_path / "folder")
+    for folder in (tmp_path / "folder").iterdir():
+        shutil.make_archive(str(tmp_path / "zips" / folder.name), "zip", tmp_path / "folder", folder.name)
+    zips = tmp_path / "zips"
+    assert sorted(path.name for path in zips.iterdir()) == sorted(
+        archive.name for archive in catalog.entry("isic-2017").archives
+    )
+    assert catalog.recognise(zips) == "isic-2017"
+    assert by_name(catalog.load("isic-2017", zips)) == by_name(catalog.load("isic-2017", tmp_path / "folder"))
+    (zips / "ISIC-2017_Training_Data").mkdir()
+    with pytest.raises(DataError, match=r"some are unpacked and others are not: .*Validation_Data\.zip"):
+        catalog.load("isic-2017", zips)
+
+
+def test_an_archive_beside_what_it_unpacks_to_is_left_alone(tmp_path):
+    kvasir_tree(tmp_path)
+    (tmp_path / "kvasir-seg.zip").write_bytes(b"not even a zip")
+    assert len(catalog.load("kvasir-seg", tmp_path).samples) == 2
+    (tmp_path / "Kvasir-SEG").rename(tmp_path / "renamed")
+    assert len(catalog.load("kvasir-seg", tmp_path).samples) == 2
+    shutil.rmtree(tmp_path / "renamed")
+    with pytest.raises(DataError, match=r"kvasir-seg\.zip cannot be unpacked"):
+        catalog.load("kvasir-seg", tmp_path)
+
+
+def test_the_rar_archives_say_what_to_do(tmp_path):
+    for name in ("cvc-clinicdb", "piccolo"):
+        (tmp_path / "a.rar").write_bytes(b"Rar!")
+        with pytest.raises(DataError, match="is a RAR archive"):
+            catalog.load(name, tmp_path / "a.rar")
+
+
+@pytest.mark.parametrize("tree", ["kvasir-seg", "piccolo", "isic-2017"])
+def test_layouts_are_recognised(tmp_path, tree):
+    TREES[tree](tmp_path)
+    assert catalog.recognise(tmp_path) == tree
+
+
+def test_plain_names_are_recognised_only_if_all_are_there():
+    frames = [str(number) for number in range(1, 613)]
+    assert catalog.recognise_names(frames) == "cvc-clinicdb"
+    assert catalog.recognise_names(frames[:-1]) is None
+    assert catalog.recognise_names(["ISIC_0000000", "mine"]) is None
+    assert catalog.recognise_names([]) is None
+
+
+def test_every_entry_can_be_downloaded_or_says_whom_to_ask():
+    for entry in catalog.entries().values():
+        assert bool(entry.archives) != bool(entry.access)
+        for archive in entry.archives:
+            assert archive.url.startswith("https://")
+            assert len(archive.sha256) == 64 or len(archive.md5) == 32
+    assert [file.name for file in catalog.entry("kvasir-seg").archives] == ["kvasir-seg.zip"]
+
+
+def test_two_files_of_one_stem_are_named(tmp_path):
+    kvasir_tree(tmp_path)
+    picture(tmp_path / "Kvasir-SEG" / "images" / "cju0qkwl35piu0993l0dewei2.png")
+    with pytest.raises(DataError, match=r"cju0qkwl35piu0993l0dewei2\.png have the same stem"):
+        catalog.load("kvasir-seg", tmp_path)
 
 
 # --- one more ----------------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
 """Every layout of own data, read, refused and converted."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from mcpmix.core.errors import DataError, StorageError
@@ -82,6 +86,67 @@ def test_convert_writes_into_an_empty_folder_only_and_whole_or_not_at_all(tmp_pa
     assert not (tmp_path / "other").exists()
     with pytest.raises(DataError, match="Expected one like Dataset501_Polyps"):
         convert(collection, "nnunet", tmp_path / "polyps")
+
+
+NAMES = st.text(st.sampled_from("abcXYZ019_-. éß漢"), min_size=1, max_size=12).filter(
+    lambda name: name == name.strip(" .") and not name.lower().endswith(("_mask", "-mask", "_gt", "_0000"))
+)
+
+
+@st.composite
+def collections(draw):
+    """What files to write, and groups and parts for them."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique_by=lambda name: name.casefold()))
+    grouped = draw(st.booleans())
+    rows = []
+    for name in names:
+        rows.append(
+            {
+                "id": name,
+                "group": draw(NAMES) if grouped else name,
+                "part": draw(st.sampled_from(["", "train", "validation", "test"])),
+                "shape": draw(st.tuples(st.integers(1, 9), st.integers(1, 9))),
+                "ending": draw(st.sampled_from([".png", ".jpg", ".bmp", ".tif"])),
+                "top": draw(st.sampled_from([1, 255])),
+                "seed": draw(st.integers(0, 99)),
+            }
+        )
+    return rows, grouped
+
+
+def write_files(folder, rows):
+    samples = []
+    for row in rows:
+        rng = np.random.default_rng(row["seed"])
+        image = folder / "in" / "i" / f"{row['id']}{row['ending']}"
+        mask = folder / "in" / "m" / f"{row['id']}.png"
+        for path in (image, mask):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (*row["shape"], 3), dtype=np.uint8)).save(image)
+        Image.fromarray(rng.integers(0, 2, row["shape"], dtype=np.uint8) * np.uint8(row["top"])).save(mask)
+        samples.append(Sample(row["id"], image, mask, row["group"], "x"))
+    return tuple(sorted(samples, key=lambda sample: sample.id))
+
+
+@settings(max_examples=15, deadline=None)
+@given(made=collections(), route=st.permutations(list(WRITERS)))
+def test_any_data_set_survives_any_route(made, route):
+    rows, grouped = made
+    parts = {row["id"]: row["part"] for row in rows if row["part"]}
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        samples = write_files(home, rows)
+        original = Collection(
+            samples, splits={"official": parts} if parts else {}, grouped="g" if grouped else ""
+        )
+        read = original
+        for number, layout in enumerate(route):
+            out = target(home, layout, number)
+            convert(read, layout, out)
+            read = READERS[layout](out)
+            assert content(read) == content(original)
+            assert bool(read.grouped) == grouped
+            assert read.splits.get("official", {}) == parts
 
 
 # --- manifest ----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file; relative paths in it are relative to the file.
 
     Args:
-        path: the file. Its key `preset` names the values it starts from.
+        path: the file. Its key `preset` names the values it starts from; of several, later ones win.
         overrides: `key.key=value` texts, as on the command line; relative to the working directory.
 
     Raises:
@@ -64,7 +64,7 @@ def resolve_config(
     values, problems = _parse_overrides(overrides)
     given = _merge(dict(tree), values)
     preset = given.pop("preset", None)
-    merged = _merge(_load_preset(preset), given) if preset is not None else given
+    merged = _merge(_load_presets(preset), given) if preset is not None else given
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
@@ -77,6 +77,14 @@ def resolve_config(
 def to_yaml(config: Config) -> str:
     """The whole configuration as YAML, in the order of the schema."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _load_presets(names: object) -> Tree:
+    """One preset, or several of which later ones win."""
+    merged: Tree = {}
+    for name in names if isinstance(names, list) else [names]:
+        merged = _merge(merged, _load_preset(name))
+    return merged
 
 
 def _load_preset(name: object) -> Tree:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 from PIL import Image
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.audit.hashing import Fingerprint, fingerprint
+from mcpmix.data.audit.hashing import Fingerprint
 from mcpmix.data.sample import Sample, examine_mask, pixel_digest, read_image, size_problems
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 THUMBNAIL = 96  # pixels, longer side
 _ORIENTATION = 0x0112
@@ -26,6 +27,7 @@ _ENDINGS = {
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._+-]+")
 _CORNER = 0.14  # of the sides
+_LEAST_SIDE = 32  # pixels, below which nothing can be read
 _INK = 235  # grey level from which on a pixel may be writing
 _STEP = 90  # levels by which writing differs from what is beside it
 _LEAST_STROKES, _MOST_INK = 0.05, 0.35  # shares of a corner
@@ -48,6 +50,8 @@ class Facts:
         centre: place of the lesion's centre, right and down, 0..1.
         fingerprint: of the image.
         thumbnail: (h, w, 3) uint8, the lesion outlined.
+        look: from which the fingerprint comes back (`mcpmix.data.seen`).
+        features: (F,) float32, what a feature network says of the image; None if none was asked.
     """
 
     sample: Sample
@@ -62,10 +66,19 @@ class Facts:
     centre: tuple[float, float] = (0.5, 0.5)
     fingerprint: Fingerprint | None = None
     thumbnail: Bytes | None = None
+    look: str = ""
+    features: Floats | None = None
 
 
 def inspect(sample: Sample) -> Facts:
     """Look at image and mask of a sample."""
+    return look_at(sample)[0]
+
+
+def look_at(sample: Sample) -> tuple[Facts, Bytes | None]:
+    """The same, and the image, (H, W, 3) uint8, if both files could be read."""
+    from mcpmix.data.seen import fingerprint_from, look_of  # it asks the audit for its fingerprints
+
     errors: list[str] = []
     image = mask = None
     levels = 0
@@ -78,17 +91,18 @@ def inspect(sample: Sample) -> Facts:
     except DataError as error:
         errors.append(str(error))
     if image is None or mask is None:
-        return Facts(sample, tuple(errors), tuple(_name_oddities(sample)))
+        return Facts(sample, tuple(errors), tuple(_name_oddities(sample))), None
     errors += size_problems(sample.image, sample.mask, image, mask)
     oddities = [
         *_name_oddities(sample),
-        *_file_oddities(sample.image),
-        *_file_oddities(sample.mask, mask=True),
+        *file_oddities(sample.image),
+        *file_oddities(sample.mask, mask=True),
     ]
     if _looks_written(image):
         oddities.append("text")
     height, width = image.shape[:2]
-    return Facts(
+    look = look_of(image)
+    facts = Facts(
         sample,
         tuple(errors),
         tuple(dict.fromkeys(oddities)),
@@ -99,9 +113,11 @@ def inspect(sample: Sample) -> Facts:
         levels,
         float(mask.mean()),
         _centre(mask),
-        fingerprint(image),
+        fingerprint_from(look),
         _thumbnail(image, mask),
+        look,
     )
+    return facts, image
 
 
 def _name_oddities(sample: Sample) -> Iterator[str]:
@@ -109,8 +125,13 @@ def _name_oddities(sample: Sample) -> Iterator[str]:
         yield "name"
 
 
-def _file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
-    """What the reader has to put right, from the header alone."""
+def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
+    """What the reader has to put right, from the header alone.
+
+    Args:
+        path: a file that can be read.
+        mask: whether it is a mask.
+    """
     try:
         with path.open("rb") as file, Image.open(file) as image:
             known = _ENDINGS.get(image.format or "", ())
@@ -131,11 +152,12 @@ def _file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
 def _looks_written(image: Bytes) -> bool:
     """Whether a corner holds writing: thin bright strokes with steep sides on something darker."""
     height, width = image.shape[:2]
+    if min(height, width) < _LEAST_SIDE:
+        return False
     rows, columns = max(8, round(height * _CORNER)), max(8, round(width * _CORNER))
-    grey = image.mean(axis=2)
     for vertical in (slice(0, rows), slice(height - rows, height)):
         for across in (slice(0, columns), slice(width - columns, width)):
-            corner = grey[vertical, across]
+            corner = image[vertical, across].mean(axis=2)
             ink = corner >= _INK
             strokes = (np.abs(np.diff(corner, axis=1)) >= _STEP) & (ink[:, 1:] | ink[:, :-1])
             if strokes.mean() >= _LEAST_STROKES and ink.mean() <= _MOST_INK:
@@ -144,10 +166,15 @@ def _looks_written(image: Bytes) -> bool:
 
 
 def _centre(mask: Bytes) -> tuple[float, float]:
-    rows, columns = np.nonzero(mask)
-    if not len(rows):
+    total = int(mask.sum(dtype=np.int64))
+    if not total:
         return 0.5, 0.5
-    return float((columns.mean() + 0.5) / mask.shape[1]), float((rows.mean() + 0.5) / mask.shape[0])
+    # By sums along the sides: the places of all pixels would fill the memory where an image is large.
+    centres = []
+    for axis in (0, 1):
+        counts = mask.sum(axis=axis, dtype=np.int64)
+        centres.append(float((counts @ np.arange(len(counts)) / total + 0.5) / len(counts)))
+    return centres[0], centres[1]
 
 
 def _thumbnail(image: Bytes, mask: Bytes) -> Bytes:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from mcpmix.data.audit.findings import Finding, Severity
 from mcpmix.data.audit.inspection import Facts
+from mcpmix.data.audit.plots import area_plot, place_plot, size_plot
 from mcpmix.data.audit.run import Audit
 
 _WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
@@ -23,7 +24,8 @@ h2 { font-size: 1.05rem; margin: 2rem 0 0; }
 .error { border-left: 0.4rem solid #c0392b; } .warning { border-left: 0.4rem solid #d68910; }
 .note { border-left: 0.4rem solid #5d8aa8; } section { padding-left: 1rem; }
 figure { display: inline-block; margin: 0.3rem; font-size: 0.75rem; max-width: 6.5rem; }
-figcaption, li { overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; } dt { font-weight: 600; }
+figcaption, li { overflow-wrap: anywhere; } dt { font-weight: 600; }
+svg { max-width: 100%; height: auto; margin: 0 1.5rem 1rem 0; }
 """
 
 
@@ -68,7 +70,8 @@ def as_page(audit: Audit, name: str) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{_STYLE}</style></head>\n"
         f"<body><h1>{title}</h1><p>{len(audit.facts)} samples; {summary}.</p><dl>{entries}</dl>\n"
-        f"{_histogram(audit)}{sections or '<p>Nothing was found.</p>'}</body></html>\n"
+        f"{size_plot(audit.facts)}{area_plot(audit.facts)}{place_plot(audit.facts)}\n"
+        f"{sections or '<p>Nothing was found.</p>'}</body></html>\n"
     )
 
 
@@ -95,24 +98,4 @@ def _figure(sample: str, pixels: npt.NDArray[np.uint8]) -> str:
     return (
         f'<figure><img src="data:image/jpeg;base64,{source}" alt="{name} with its lesion outlined">'
         f"<figcaption>{name}</figcaption></figure>"
-    )
-
-
-def _histogram(audit: Audit) -> str:
-    """How much of the images is lesion, as a drawing."""
-    areas = [item.area for item in audit.facts if item.digest]
-    if not areas:
-        return ""
-    counts, edges = np.histogram(areas, bins=20, range=(0, max(areas) or 1))
-    bars = "".join(
-        f'<rect x="{place * 24}" y="{100 - 90 * count / counts.max():.1f}" width="22" '
-        f'height="{90 * count / counts.max():.1f}" fill="#5d8aa8"><title>{left:.1%} to {right:.1%}: {count}'
-        "</title></rect>"
-        for place, (count, left, right) in enumerate(zip(counts, edges, edges[1:], strict=False))
-    )
-    return (
-        '<svg viewBox="0 0 480 125" width="480" role="img" aria-label="How much of the images is lesion">'
-        f'{bars}<text x="0" y="118" font-size="12" fill="currentColor">0 %</text>'
-        f'<text x="480" y="118" font-size="12" text-anchor="end" fill="currentColor">{edges[-1]:.0%} of the '
-        "image is lesion</text></svg>\n"
     )

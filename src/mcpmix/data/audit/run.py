@@ -2,15 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.data.audit.features import BATCH, SHARE, Likeness, Phi, likenesses, square
 from mcpmix.data.audit.findings import Finding, Severity
 from mcpmix.data.audit.hashing import Match, matches
-from mcpmix.data.audit.inspection import Facts, inspect
+from mcpmix.data.audit.inspection import Bytes, Facts, look_at
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
@@ -61,6 +62,11 @@ class Audit:
         found = [*_file_findings(self.facts), *_mask_findings(self.facts), *self._copies()]
         return tuple(sorted(found, key=lambda finding: -finding.severity))
 
+    @property
+    def warned(self) -> bool:
+        """Whether there is a finding that is worse than a note."""
+        return any(finding.severity >= Severity.WARNING for finding in self.findings)
+
     @cached_property
     def near(self) -> tuple[tuple[str, str, Match], ...]:
         """Pairs (test or validation id, training id, how alike) that show nearly or exactly the same."""
@@ -72,6 +78,22 @@ class Audit:
         return tuple(
             (held[match.first].sample.id, seen[match.second].sample.id, match)
             for match in matches(prints[0], prints[1])
+        )
+
+    @cached_property
+    def alike(self) -> tuple[tuple[str, str, Likeness], ...]:
+        """Pairs (test or validation id, training id, how alike) with nearly the same features."""
+        known = [facts for facts in self._readable() if facts.features is not None]
+        if not known:
+            return ()
+        parts = [self.part_of.get(facts.sample.id) for facts in known]
+        held = [place for place, part in enumerate(parts) if part in ("validation", "test")]
+        seen = [place for place, part in enumerate(parts) if part == "train"]
+        features = np.stack([facts.features for facts in known if facts.features is not None])
+        groups = [facts.sample.group for facts in known]
+        return tuple(
+            (known[pair.first].sample.id, known[pair.second].sample.id, pair)
+            for pair in likenesses(features, groups, held, seen)
         )
 
     def leaking_share(self, part: str = "test") -> float:
@@ -107,6 +129,7 @@ class Audit:
                 mask_sha256=facts.mask_digest,
                 width=facts.width,
                 height=facts.height,
+                look=facts.look,
             )
             for facts in self._readable()
             if facts.sample.id in self.part_of
@@ -141,6 +164,7 @@ class Audit:
                 within,
             )
         yield from self._near_copies()
+        yield from self._alike_copies()
 
     def _near_copies(self) -> Iterator[Finding]:
         digest = {facts.sample.id: facts.digest for facts in self.facts}
@@ -168,6 +192,30 @@ class Audit:
             tuple(item for name, (other, _) in sorted(best.items()) for item in (name, other)),
         )
 
+    def _alike_copies(self) -> Iterator[Finding]:
+        """What features find beyond the pairs that are found by their pixels."""
+        digest = {facts.sample.id: facts.digest for facts in self.facts}
+        known = {name for name, _, _ in self.near}
+        best: dict[str, tuple[str, Likeness]] = {}
+        for name, other, pair in self.alike:
+            if name in known or digest[name] == digest[other]:
+                continue
+            if name not in best or pair.distance < best[name][1].distance:
+                best[name] = (other, pair)
+        if best:
+            yield Finding(
+                Severity.WARNING,
+                "images have nearly the features of a training image: perhaps mirrored, turned or recoloured "
+                f"copies (closer than {SHARE:.0%} of what is usual between neighbours)",
+                "look at the pictures; put such images into one group",
+                tuple(
+                    f"{self.part_of[name]} {name} ~ train {other} (distance {pair.distance:.4f}, usual "
+                    f"{pair.usual:.4f})"
+                    for name, (other, pair) in sorted(best.items())
+                ),
+                tuple(item for name, (other, _) in sorted(best.items()) for item in (name, other)),
+            )
+
     def _part(self, facts: Facts) -> str:
         return self.part_of.get(facts.sample.id, "")
 
@@ -175,22 +223,40 @@ class Audit:
         return f"{self._part(facts)} {facts.sample.id} ({facts.sample.image})".strip()
 
 
-def inspect_all(samples: Sequence[Sample], progress: Progress = SILENT) -> tuple[Facts, ...]:
+def inspect_all(
+    samples: Sequence[Sample], progress: Progress = SILENT, phi: Phi | None = None
+) -> tuple[Facts, ...]:
     """Decode every file once.
 
     Args:
         samples: the data set; files may be missing or damaged.
         progress: where to report.
+        phi: a feature network, to find copies that were mirrored, turned or recoloured.
 
     Returns:
         Facts in the order of the ids.
     """
-    facts = []
+    facts: list[Facts] = []
+    waiting: dict[int, Bytes] = {}
     with progress.track("Auditing images", len(samples)) as advance:
         for sample in sorted(samples, key=lambda sample: sample.id):
-            facts.append(inspect(sample))
+            found, image = look_at(sample)
+            if phi is not None and image is not None:
+                waiting[len(facts)] = square(image)
+            facts.append(found)
+            if phi is not None and len(waiting) == BATCH:
+                _add_features(facts, waiting, phi)
             advance()
+    if phi is not None and waiting:
+        _add_features(facts, waiting, phi)
     return tuple(facts)
+
+
+def _add_features(facts: list[Facts], waiting: dict[int, Bytes], phi: Phi) -> None:
+    vectors = phi(np.stack(list(waiting.values())))
+    for place, vector in zip(waiting, vectors, strict=True):
+        facts[place] = replace(facts[place], features=vector)
+    waiting.clear()
 
 
 def _file_findings(facts: Sequence[Facts]) -> Iterator[Finding]:

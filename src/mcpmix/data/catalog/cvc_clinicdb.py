@@ -70,4 +70,7 @@ ENTRY = Entry(
         "the original TIFFs name a grey layout for three channels, which many readers refuse",
     ),
     load=_load,
+    access="its authors link a RAR archive at https://polyp.grand-challenge.org/CVCClinicDB/",
+    stems=r"\d{1,3}",
+    whole=True,
 )

@@ -8,6 +8,26 @@ from mcpmix.data.collection import Collection
 
 
 @dataclass(frozen=True)
+class Archive:
+    """A file that anybody may download.
+
+    Attributes:
+        url: where it is.
+        sha256: of its bytes; empty if its publisher states none.
+        md5: the same.
+    """
+
+    url: str
+    sha256: str = ""
+    md5: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
 class Entry:
     """A public data set.
 
@@ -24,6 +44,11 @@ class Entry:
         layout: what the unpacked archive looks like.
         traps: what has gone wrong for others.
         load: from the folder of the unpacked archive, or the folder that holds it, to its samples.
+        archives: what `mcpmix data get` downloads; empty if there is no open download.
+        access: how else to get it, where there is none.
+        stems: a regular expression that the stems of its images match, by which it is recognised; empty if
+            they are not special.
+        whole: whether it is recognised only if complete, because others name their files so too.
     """
 
     name: str
@@ -38,3 +63,7 @@ class Entry:
     layout: str
     traps: tuple[str, ...]
     load: Callable[[Path], Collection]
+    archives: tuple[Archive, ...] = ()
+    access: str = ""
+    stems: str = ""
+    whole: bool = False

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.catalog.entry import Entry
+from mcpmix.data.catalog.entry import Archive, Entry
 from mcpmix.data.catalog.layout import locate, pair
 from mcpmix.data.collection import Collection
 from mcpmix.data.sample import Sample
@@ -15,6 +15,16 @@ _LAYOUT = (
 )
 _OFFICIAL_NAMES = {"train": "Training", "validation": "Validation", "test": "Test_v2"}
 _COPIES = frozenset({"ISIC_0012970"})  # shows the same pixels as ISIC_0012127 of the validation part
+
+_BASE = "https://isic-challenge-data.s3.amazonaws.com/2017/ISIC-2017"
+_MD5 = {
+    "Training_Data": "a14a7e622c67a358797ae59abb8a0b0c",
+    "Training_Part1_GroundTruth": "77fdbeb6fbec4139937224416b250f4c",
+    "Validation_Data": "8d6419d942112f709894c0d82f6c9038",
+    "Validation_Part1_GroundTruth": "64d3e68fa2deeb8a5e89aa8dec2efd44",
+    "Test_v2_Data": "5f6a0b5e1f2972bd1f5ea02680489f09",
+    "Test_v2_Part1_GroundTruth": "b1742de6bd257faca3b2b21a4aa3b781",
+}
 
 
 def _folders(root: Path, part: str) -> list[Path]:
@@ -60,4 +70,6 @@ ENTRY = Entry(
         "its images are in ISIC 2018 as well: never use one to test the other",
     ),
     load=_load,
+    archives=tuple(Archive(f"{_BASE}_{name}.zip", md5=md5) for name, md5 in _MD5.items()),
+    stems=r"ISIC_\d{7}",
 )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mcpmix.data.catalog.entry import Entry
+from mcpmix.data.catalog.entry import Archive, Entry
 from mcpmix.data.catalog.layout import held_out, locate, names, pair
 from mcpmix.data.collection import Collection
 from mcpmix.data.sample import Sample
@@ -43,4 +43,11 @@ ENTRY = Entry(
         "HyperKvasir's segmented images come from the same pool: never a test set for it",
     ),
     load=_load,
+    archives=(
+        Archive(
+            "https://datasets.simula.no/downloads/kvasir-seg.zip",
+            sha256="03b30e21d584e04facf49397a2576738fd626815771afbbf788f74a7153478f7",
+        ),
+    ),
+    stems=r"c[jk][a-z0-9]{23}",
 )

@@ -49,10 +49,11 @@ def pair(images: Path, masks: Path, suffixes: Sequence[str] = ("",), skip: str =
     Raises:
         DataError: with every image without a mask and every mask without an image.
     """
-    image_at = {path.stem: path for path in _files(images) if not (skip and path.stem.endswith(skip))}
-    mask_at = {path.stem.casefold(): path for path in _files(masks)}
-    pairs: list[Pair] = []
     problems: list[str] = []
+    found = [path for path in _files(images) if not (skip and path.stem.endswith(skip))]
+    image_at = {path.stem: path for path in _single(found, problems)}
+    mask_at = {path.stem.casefold(): path for path in _single(_files(masks), problems)}
+    pairs: list[Pair] = []
     for stem, image in image_at.items():
         names = [(stem + suffix).casefold() for suffix in suffixes]
         mask = next((mask_at.pop(name) for name in names if name in mask_at), None)
@@ -66,6 +67,16 @@ def pair(images: Path, masks: Path, suffixes: Sequence[str] = ("",), skip: str =
     if problems:
         raise DataError(bullet_list(f"{images.parent} is not complete:", problems))
     return pairs
+
+
+def _single(files: Sequence[Path], problems: list[str]) -> Sequence[Path]:
+    """Files, of which no two may have the same stem."""
+    taken: dict[str, Path] = {}
+    for path in files:
+        first = taken.setdefault(path.stem.casefold(), path)
+        if first != path:
+            problems.append(f"{first} and {path.name} have the same stem. Remove one of them.")
+    return files
 
 
 def names(file: str) -> frozenset[str]:

@@ -52,4 +52,7 @@ ENTRY = Entry(
         "several lesions share a video: split by video, not by lesion",
     ),
     load=_load,
+    access="fill in the form at https://labur.eus/EzJUN and write to solicitudes.biobancovasco@bioef.eus; "
+    "the biobank sends a RAR archive",
+    stems=r"\d{3}_VP\d+_frame\d{4}",
 )

@@ -34,6 +34,11 @@ def write(collection: Collection, folder: Path, step: Step) -> None:
     for sample in collection.samples:
         copy_files(sample, folder)
         step()
+    write_tables(collection, folder)
+
+
+def write_tables(collection: Collection, folder: Path) -> None:
+    """Write `groups.csv` and `split.json` where the data has groups and a split."""
     if collection.grouped:
         rows = [{"id": sample.id, "group": sample.group} for sample in collection.samples]
         write_csv(folder / GROUPS, rows)
