@@ -1,0 +1,181 @@
+"""Looking at the generator while it learns."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mcpmix.core.config import resolve_config
+from mcpmix.core.config.schema import GeneratorValidationConfig
+from mcpmix.core.errors import ConfigError
+from mcpmix.core.tracking import JsonLines
+from mcpmix.pipeline import Pipeline
+from mcpmix.stages import finetune
+from mcpmix.stages.finetune.validation import (
+    Validator,
+    best_of,
+    exported_step,
+    keep_both,
+    swap_alignment,
+    validations,
+)
+
+
+@pytest.fixture(scope="module")
+def validated(make_config, tmp_path_factory):
+    """A run of two steps, validated after each, and the parts of the data set that it read."""
+    config = make_config(
+        tmp_path_factory.mktemp("validated"),
+        "finetune.validation.every=1",
+        "finetune.validation.images=2",
+        "finetune.validation.buckets=3",
+        "finetune.validation.use=best",
+        "finetune.condition=mask",
+        "finetune.save_every=50",
+    )
+    load, read = finetune.load_arrays, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            finetune, "load_arrays", lambda rs, *rest: read.extend(r.split for r in rs) or load(rs, *rest)
+        )
+        return Pipeline(config).generator, read
+
+
+def test_each_validation_leaves_a_row_and_a_grid(validated):
+    artifact, _ = validated
+    rows = validations(JsonLines(artifact / "log.jsonl"))
+
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert len(row["buckets"]) == 3
+        assert row["loss"] == pytest.approx(np.mean(row["buckets"]))
+        assert -1 <= row["alignment"] <= 1
+        with Image.open(artifact / row["grid"]) as grid:
+            assert grid.size == (5 * 64, 2 * 64)
+
+
+def test_no_test_image_is_read(validated):
+    assert set(validated[1]) == {"train", "validation"}
+
+
+def test_best_and_last_are_kept_and_the_manifest_says_which_is_used(validated):
+    artifact, _ = validated
+    counts = artifact.manifest["counts"]
+    rows = validations(JsonLines(artifact / "log.jsonl"))
+    best = min(rows, key=lambda row: row["loss"])
+
+    assert counts["used"] == "best"
+    assert counts["best"] == best
+    assert counts["last"]["step"] == 2
+    assert exported_step(artifact / "controlnet") == best["step"]
+    assert (artifact / "controlnet-last" / "diffusion_pytorch_model.safetensors").exists()
+    assert not (artifact / "checkpoint.safetensors").exists()
+
+
+class Weights:
+    """Stands for networks: its weights are one text."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def save(self, folder):
+        folder.mkdir(exist_ok=True)
+        (folder / "weights").write_text(self.text)
+
+
+@pytest.fixture
+def validator(make_config, tmp_path):
+    """A validator whose looks are read from a list."""
+    config = make_config(tmp_path, "finetune.steps=7", "finetune.validation.every=2")
+    made = Validator(Weights("first"), None, None, config, tmp_path, None)
+    made.found = {2: 5.0, 4: 3.0, 6: 4.0, 7: 3.5}
+    made._look = lambda step: {"loss": made.found[step], "alignment": 0.0}
+    return made
+
+
+def test_the_best_is_exported_when_it_comes(validator, tmp_path):
+    for step in range(1, 8):
+        validator.networks = Weights(f"after {step}")
+        validator(step)
+    assert [row["step"] for row in validations(validator.log)] == [2, 4, 6, 7]
+    assert exported_step(tmp_path / "controlnet-best") == 4
+    assert (tmp_path / "controlnet-best" / "weights").read_text() == "after 4"
+
+
+def test_called_again_after_a_kill_it_repeats_nothing_and_misses_nothing(validator, tmp_path):
+    validator.networks = Weights("after 2")
+    validator(2)
+    validator.log.append(step=4, validation=validator._look(4))  # killed before the export
+    validator._look = None
+    validator.networks = Weights("after 4")
+    validator(4)
+    validator(4)
+    assert len(validations(validator.log)) == 2
+    assert (tmp_path / "controlnet-best" / "weights").read_text() == "after 4"
+
+
+def test_either_checkpoint_can_be_used(tmp_path):
+    for use, used, other in (("last", "last", "controlnet-best"), ("best", "best", "controlnet-last")):
+        folder = tmp_path / use
+        folder.mkdir()
+        Weights("best").save(folder / "controlnet-best")
+        keep_both(Weights("last"), folder, use)
+        keep_both(Weights("last"), folder, use)  # after a kill
+        assert (folder / "controlnet" / "weights").read_text() == used
+        assert (folder / other / "weights").read_text() == ({"last", "best"} - {used}).pop()
+
+
+def test_what_is_best():
+    rows = [{"step": 1, "loss": 2.0, "alignment": 0.1}, {"step": 2, "loss": 2.0, "alignment": 0.3}]
+    assert best_of(rows, GeneratorValidationConfig())["step"] == 1
+    assert best_of(rows, GeneratorValidationConfig(best_by="alignment"))["step"] == 2
+
+
+def test_the_best_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="use: best needs `every`"):
+        resolve_config({"preset": "tiny"}, ["finetune.validation.use=best"])
+
+
+def test_swapping_masks_by_hand():
+    masks, others = torch.zeros(4, 4, 4), torch.zeros(4, 4, 4)
+    masks[:, :2], others[:, :, :2] = 1, 1
+    differ = (masks != others).float()[:, None].expand(-1, 3, -1, -1)
+    own = torch.full((4, 3, 4, 4), 0.5)
+    moved = torch.stack([own[0] + 0.2 * differ[0], own[1] - 0.1 * (1 - differ[1]), own[2], own[3]])
+    others[3] = masks[3]
+    moved[3, :, 0] += 0.3
+
+    # where the masks differ; where they do not; nowhere; masks that are equal
+    assert swap_alignment(own, moved, masks, others) == pytest.approx([1.0, -1.0, 0.0, 0.0])
+
+
+def test_a_judge_takes_the_place_of_the_swap(validator):
+    class Held:
+        masks, other_masks = torch.ones(2, 4, 4), torch.zeros(2, 4, 4)
+
+    validator.held_out = Held()
+    validator.judge = lambda images, masks: (images.mean(dim=(1, 2, 3)) * masks.mean()).tolist()
+    own, other = torch.full((2, 3, 4, 4), 0.8), torch.full((2, 3, 4, 4), 0.9)
+    assert validator._alignment(own, other) == pytest.approx(0.4)  # 0.8, 0.8, 0, 0
+
+
+def test_an_empty_validation_part_is_said(make_config, tmp_path):
+    said = []
+
+    class Listener:
+        def say(self, message):
+            said.append(message)
+
+        def track(self, *arguments):
+            return finetune.SILENT.track(*arguments)
+
+    pipeline = Pipeline(make_config(tmp_path, "finetune.validation.every=1", "finetune.steps=1"), Listener())
+    index = pipeline.dataset / "index.json"
+    rows = json.loads(index.read_text())
+    rows["samples"] = [row for row in rows["samples"] if row["split"] != "validation"]
+    index.write_text(json.dumps(rows))
+
+    assert pipeline.generator.manifest["counts"]["used"] == "last"
+    assert any("validation part is empty" in message for message in said)
