@@ -225,7 +225,7 @@ def _phantoms(folder: Path, frames: int | None, size: int, progress: Progress) -
 def _identity(
     parts: Sequence[str], corpus: Corpus, training: Training, steps: BuildSteps, size: int
 ) -> dict[str, object]:
-    """What a checkpoint depends on. The base may be trained for longer later: its rate is constant."""
+    """What a checkpoint depends on; its learning rate depends on the number of steps."""
     identity: dict[str, object] = {
         "images": corpus.digest,
         "captions": digest_of(corpus.captions),
@@ -235,6 +235,7 @@ def _identity(
         identity["autoencoder steps"] = steps.autoencoder
         identity["start"] = folder_digest(resolve(training.start, "pipeline")) if training.start else "none"
     if "base" in parts:
+        identity["base steps"] = steps.base
         identity["learning rate"] = training.learning_rate or "default"
         identity["batch size"] = training.batch_size or "default"
     return identity

@@ -78,7 +78,7 @@ def build(
 ) -> None:
     """Train networks like the embedded ones, on phantom frames or on own images.
 
-    A stopped build goes on where it was; more --steps train a finished base for longer.
+    A stopped build goes on where it was.
     """
     from mcpmix.building import OwnImages, Training, build_weights
     from mcpmix.core.config import load_config

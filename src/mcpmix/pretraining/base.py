@@ -1,5 +1,6 @@
 """Trains the embedded denoiser and text encoder on the latents of a corpus, and writes the whole pipeline."""
 
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,7 @@ from mcpmix.training.resumable import run_steps
 
 _EMPTY_PROMPT_SHARE = 0.1
 _WARMUP_STEPS = 100
+_DECAY_SHARE = 0.2  # of the steps, in which the rate falls
 _VIEWED_IMAGES = 4096  # views times images, for small corpora
 _MOST_VIEWS = 16
 _SMALLEST_CROP = 0.8  # of the side
@@ -68,7 +70,7 @@ def train_base(
         folder: for checkpoints, the latent cache and the result.
         steps: optimiser steps.
         batch_size: latents per step.
-        learning_rate: after the warm-up.
+        learning_rate: after the warm-up; it falls to 0 over the last fifth of the steps.
         ema_decay: of the weight average that is saved.
         start: denoiser, text encoder, tokenizer and noise schedule to start from; None: from scratch.
         progress: where to report.
@@ -84,9 +86,7 @@ def train_base(
     model = TextAndDenoiser(base)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
-    # Constant after a warm-up: the average takes the place of annealing, and the result after n steps does
-    # not depend on how many were planned.
-    rates = torch.optim.lr_scheduler.LinearLR(optimiser, start_factor=0.01, total_iters=_WARMUP_STEPS)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, partial(_rate, steps=steps))
 
     def step(index: int) -> float:
         rng = numpy_rng("base batch", index)
@@ -119,6 +119,12 @@ def train_base(
         after_save=lambda _: save_average(base, average, folder / "pipeline"),
     )
     return base
+
+
+def _rate(step: int, steps: int) -> float:
+    """Linear warm-up, constant, then linearly down to 0."""
+    warmup = min(1.0, (step + 1) / _WARMUP_STEPS)
+    return warmup * min(1.0, (steps - step) / (_DECAY_SHARE * steps))
 
 
 def training_texts(corpus: Corpus, prompt: str) -> list[list[str]]:

@@ -34,7 +34,7 @@ class BuildSteps:
     """Optimiser steps per network; the defaults made the published weights."""
 
     autoencoder: int = 4500
-    base: int = 3500
+    base: int = 12_000
     depth: int = 800
     features: int = 1000
 
@@ -66,7 +66,7 @@ def continued_steps(start: DiffusionBase) -> BuildSteps:
 
     Only the kind of autoencoder that was trained here is trained further; an AutoencoderKL is kept.
     """
-    return BuildSteps(autoencoder=1500 if is_trainable(start.vae) else 0)
+    return BuildSteps(autoencoder=1500 if is_trainable(start.vae) else 0, base=4000)
 
 
 def build(part: str, corpus: Corpus, folder: Path, plan: BuildPlan, progress: Progress = SILENT) -> None:
