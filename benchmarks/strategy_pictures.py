@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _markers import fill
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from _markers import fill
 from mcpmix.core.seeding import torch_rng
 from mcpmix.data import phantom
 from mcpmix.data.transforms import denormalise, normalise
@@ -32,7 +32,7 @@ from mcpmix.reporting.arms import label_of
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "baselines.md"
 FOLDER = ROOT / "docs" / "images" / "strategies"
-SIDE, GAP, CAPTION, COLOURS = 128, 4, 14, 96
+SIDE, GAP, CAPTION, COLOURS = 128, 4, 14, 256
 PATIENTS = (3, 8)  # of the phantom's world 5: lesions that overlap in part
 SETTINGS: dict[str, dict[str, object]] = {
     "mcpmix-rla": {"epochs": 10, "mu": 0.0},
@@ -84,7 +84,7 @@ def tiles(name: str, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
     terms = telling_terms(build_strategy(name, **SETTINGS.get(name, {})), batch)
     first = [("image", batch.images[0], batch.masks[0])]
     if strategy_needs_pairs(name):
-        first.append(("counterpart", batch.pairs()[0], batch.masks[0]))
+        first.append(("stand-in counterpart", batch.pairs()[0], batch.masks[0]))
     elif name not in ("full-sup", "augmix", "pixmix"):
         first.append(("partner", batch.images[1], batch.masks[1]))
     shown = [
@@ -125,7 +125,8 @@ def section(name: str) -> str:
     cost = re.search(r"Cost:(.*?)(?:\n\n|$)", text, re.DOTALL)
     lines = [f"### {label_of(name)}", "", f"`{name}`: {about}", ""]
     if cost:
-        lines += [f"**Cost.** {' '.join(cost[1].split())}", ""]
+        price = " ".join(cost[1].split())
+        lines += [f"**Cost.** {price[0].upper()}{price[1:]}", ""]
     lines += settings_table(name)
     return "\n".join([*lines, f"![{label_of(name)}](images/strategies/{name}.png)"])
 
@@ -158,7 +159,9 @@ def main() -> None:
     """Draw and write, or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--page", action="store_true", help="the page only")
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if the page is out of date"
+    )
     options = parser.parse_args()
     text = "\n\n".join(section(name) for name in STRATEGIES)
     if options.check:

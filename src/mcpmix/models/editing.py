@@ -1,4 +1,4 @@
-"""Editing images by instruction (InstructPix2Pix): another look for a frame, the layout kept as far as it can.
+"""Editing images by instruction (InstructPix2Pix): another look for a frame, its layout kept
 
 The pipeline knows nothing of masks: DiffuseMix trains on its edits under the mask of the original.
 """
@@ -65,7 +65,9 @@ class InstructEditor:
     @property
     def image_multiple(self) -> int:
         """Image sides must be a multiple of this."""
-        return int(self.pipeline.vae_scale_factor * 2 ** (len(self.pipeline.unet.config.block_out_channels) - 1))
+        return int(
+            self.pipeline.vae_scale_factor * 2 ** (len(self.pipeline.unet.config.block_out_channels) - 1)
+        )
 
     @torch.no_grad()
     def edit(

@@ -46,17 +46,17 @@ def test_each_training_image_is_edited_under_each_instruction(pipeline):
 
 
 def test_what_was_made_before_a_stop_is_not_made_again(pipeline, monkeypatch):
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     def stop(self, images, *rest):
         if StandIn.calls:
-            raise Stopped
+            raise StoppedError
         return whole(self, images, *rest)
 
     whole = StandIn.edit
     monkeypatch.setattr(StandIn, "edit", stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         _ = pipeline.edits
     monkeypatch.setattr(StandIn, "edit", whole)
     done, StandIn.calls = StandIn.calls, 0

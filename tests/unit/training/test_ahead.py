@@ -1,5 +1,4 @@
 import threading
-import time
 
 import pytest
 
@@ -37,9 +36,8 @@ def test_no_more_than_one_is_made_ahead():
 
     coming = one_ahead(items())
     next(coming)
-    time.sleep(0.05)
+    coming.close()  # waits for what is in the making
     assert started == [0, 1]
-    coming.close()
 
 
 def test_none_is_an_item():

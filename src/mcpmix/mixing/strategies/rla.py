@@ -13,7 +13,9 @@ from mcpmix.mixing.strategy import Batch, ParameterGroup, Strategy, Term, paired
 
 @final
 class RLAMix(Strategy):
-    """The full method.
+    """The full method: real and mixed images, whose share s and loss weight rho are learnt (`RLA`).
+
+    Cost: two images for each one, and a pass of phi with its gradient where the discrepancy is evaluated.
 
     Args:
         rla: The gates and their objective.
