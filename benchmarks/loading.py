@@ -2,7 +2,8 @@
 
 Files are made from the phantom (JPEG of 1024 x 768 and PNG of 384 x 288 pixels), or are those of a folder.
 All three variants give the same batches in the same random order; ratios are medians over interleaved rounds
-inside one run. Everything is in the file system's memory, as in the second and later epochs of a training.
+inside one run, of CPU time, which other jobs on the machine disturb least. Everything is in the file system's
+memory, as in the second and later epochs of a training.
 
     python benchmarks/loading.py [--count 96] [--size 256] [--rounds 7] [--images DIR --masks DIR]
 """
@@ -83,10 +84,10 @@ def plain_maps(folder: Path, images: np.ndarray, masks: np.ndarray) -> tuple[np.
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """How long a call takes."""
-    start = time.perf_counter()
+    """How much CPU time a call takes."""
+    start = time.process_time()
     call()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def measure(samples: Sequence[Sample], folder: Path, size: int, rounds: int, batch: int) -> dict[str, object]:
@@ -108,14 +109,16 @@ def measure(samples: Sequence[Sample], folder: Path, size: int, rounds: int, bat
         batches = np.array_split(order, max(1, len(order) // batch))
         for name in names[number % 3 :] + names[: number % 3]:
             epoch, calls = epochs[name]
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(calls):
                 epoch(batches)
             if number >= 0:
-                times[name].append((time.perf_counter() - start) / calls)
+                times[name].append((time.process_time() - start) / calls)
     return {
         "images": len(records),
-        "ms per epoch": {name: round(1000 * statistics.median(found), 2) for name, found in times.items()},
+        "CPU ms per epoch": {
+            name: round(1000 * statistics.median(found), 2) for name, found in times.items()
+        },
         "decoding / cache": ratio(times["decoding"], times["cache"]),
         "cache / plain map": ratio(times["cache"], times["plain map"]),
         "first opening ms": round(1000 * first, 1),
