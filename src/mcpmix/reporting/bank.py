@@ -45,7 +45,8 @@ def bank_text(counts: Mapping[str, Any]) -> str:
         "admitted in features, where 1 is as far as two groups are apart: to the source "
         f"{_figure(scores['distance_source'])}, to the nearest other training image "
         f"{_figure(scores['distance_train'])}, to the nearest held-out image "
-        f"{_figure(scores['distance_held_out'])}."
+        f"{_figure(scores['distance_held_out'])}; between counterparts of one mask "
+        f"{_figure(scores['diversity'])}."
     )
 
 

@@ -13,6 +13,7 @@ from mcpmix.core.runtime import Runtime
 from mcpmix.data.arrays import Arrays, cache_of, load_arrays
 from mcpmix.data.conditions import read_depths
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.sample import read_image
 from mcpmix.data.seen import require_parents, seen_by_generator
 from mcpmix.models.features import load_features
 from mcpmix.models.sources import resolve
@@ -74,7 +75,7 @@ def run(
         bank.mend(damaged(space.folder, ledger.rows), progress)
         bank.fill(progress)
         draw_pictures(space.folder, ledger.rows, work.arrays, work.alignment)
-        counts = work.summary(ledger.rows)
+        counts = work.summary(ledger.rows, space.folder)
         for warning in counts["warnings"]:
             progress.say(f"pairs: {warning}")
         return space.finish(**counts, ledger=ledger.head)
@@ -182,8 +183,8 @@ class _Work:
             return None
         return self.admission.judge.real_dice.tolist(), self.admission.thresholds.alignment
 
-    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """What the manifest says about the bank."""
+    def summary(self, rows: Sequence[Row], folder: Path) -> dict[str, Any]:
+        """What the manifest says about the bank in a folder."""
         stored = admitted_replicas(rows, self.arrays.ids)
         images = sum(map(len, stored))
         counts: dict[str, Any] = {"images": images, "parents": len(self.arrays), "tries": len(rows)}
@@ -195,7 +196,10 @@ class _Work:
             "rejected": tally(rows),
             "without": without,
             "thresholds": self.admission.thresholds.as_json(),
-            "scores": _mean_scores(rows, self.admission),
+            "scores": {
+                **_mean_scores(rows, self.admission),
+                "diversity": _mean(_diversities(rows, folder, self.admission)),
+            },
             "warnings": _warnings(images, len(self.arrays) * self.config.synthesis.replicas, without),
         }
 
@@ -209,6 +213,20 @@ def _mean_scores(rows: Sequence[Row], admission: Admission) -> dict[str, float |
         "alignment_tried": _mean([row["scores"]["alignment"] for row in rows]),
         "alignment_real": float(admission.judge.real_dice.mean()),
     }
+
+
+def _diversities(rows: Sequence[Row], folder: Path, admission: Admission) -> list[float]:
+    """For each mask with two counterparts or more, their mean distance from each other."""
+    files: dict[str, list[Path]] = {}
+    for row in rows:
+        if row["admitted"]:
+            files.setdefault(row["parent"], []).append(folder / row["file"])
+    copies = admission.copies
+    return [
+        copies.spread(copies.features(np.stack([read_image(path) for path in paths])))
+        for paths in files.values()
+        if len(paths) > 1
+    ]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

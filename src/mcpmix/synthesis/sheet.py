@@ -216,5 +216,5 @@ def draw_histogram(
     axes.text(threshold + 0.008, 0.98, f"threshold {threshold:.2f}", transform=place, va="top", fontsize=8)
     axes.set(xlim=(0, 1), xlabel="alignment: Dice of the judge's mask against the true one", ylabel="images")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     figure.savefig(path, metadata={"Software": None})
