@@ -263,7 +263,7 @@ def test_one_arm_with_one_seed_and_no_pairs(tmp_path):
     outline = Outline(run.page(pairs=None))
     assert "±" not in outline.text
     assert "One seed says nothing about chance" not in outline.text  # nothing is compared
-    assert "ahead" not in outline.text.partition("Provenance")[0]  # the configuration has a field of that name
+    assert "ahead" not in outline.text.partition("Provenance")[0]  # a setting has that name
     assert "There is no bank of pairs" in outline.text
     assert "With seed 7, chosen by the DSC:" in outline.text
     assert "What" not in " ".join(outline.headings)
