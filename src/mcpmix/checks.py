@@ -8,10 +8,13 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from mcpmix.core.config import Config
@@ -21,12 +24,14 @@ from mcpmix.core.runtime import setup, worker_count
 from mcpmix.core.seeding import seed_for
 from mcpmix.data import phantom
 from mcpmix.data.audit import Audit, Severity, inspect_all
+from mcpmix.data.audit.features import Phi
 from mcpmix.data.collection import Collection
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
-from mcpmix.models.sources import licence_of, resolve
+from mcpmix.models.sources import EMBEDDED, licence_of, resolve, resolve_file
+from mcpmix.stages._memory import memory_of_stages
 from mcpmix.stages.train import check_arms, check_strategies, needs_generator, takes_edits
 from mcpmix.synthesis.inspection import inspect_bank
 from mcpmix.training.optimisers import require_optimiser
@@ -92,6 +97,7 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     found: list[Audit] = []
     examination.look("data", partial(_examine_data, config, progress, found))
     _examine_settings(config, examination)
+    _examine_memory(config, examination)
     examination.look("pairs", lambda: inspect_bank(config.folder / "pairs"))
     audit = found[0] if found else None
     examination.look("disk", partial(_examine_disk, config, audit.index() if audit else None))
@@ -132,7 +138,7 @@ def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str
             f"{plan.test_patients} for test"
         )
     collection = _load(config, progress)
-    facts = inspect_all(collection.samples, progress)
+    facts = inspect_all(collection.samples, progress, embedded_phi())
     found.append(Audit(facts, {}))
     _refuse_errors(found[-1])
     area_of = {item.sample.id: item.area for item in facts}
@@ -145,6 +151,21 @@ def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str
     groups = len({sample.group for sample in collection.samples if sample.id in part_of})
     warning = f"; this split leaks: {planned.leaks}" if planned.leaks else ""
     return f"{len(part_of)} images of {groups} groups; {parts}{warning}"
+
+
+def embedded_phi() -> Phi | None:
+    """The embedded feature network, for copies that the pixels do not give away; None if it is not here."""
+    try:
+        network = load_features(EMBEDDED)
+    except ModelError:
+        return None
+
+    def features(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        with torch.inference_mode():
+            images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+            return np.asarray(network(images), dtype=np.float32)
+
+    return features
 
 
 def _load(config: Config, progress: Progress) -> Collection:
@@ -204,7 +225,7 @@ def _examine_segmenter(config: Config) -> str:
     text = f"{settings.name} {settings.variant}, {millions:.1f} million parameters"
     if settings.weights is None:
         return f"{text}, from scratch"
-    if not Path(settings.weights).expanduser().is_file():  # a file is a state dictionary
+    if resolve_file(settings.weights) is None:  # a file is a state dictionary
         _resolve("segmenter.weights", settings.weights, "segmenter")
     return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
 
@@ -261,6 +282,13 @@ def _examine_features(source: str) -> str:
     except ModelError as error:
         raise ModelError(f"rla.features: {error}") from error
     return f"{source}; licence: {licence_of(source)}"
+
+
+def _examine_memory(config: Config, examination: _Examination) -> None:
+    """What each stage needs; what stands in the way of knowing it is a problem of the weights already."""
+    with_pairs = any(needs_generator(config, arm) for arm in config.train.arms)
+    with suppress(McpmixError):
+        examination.facts |= memory_of_stages(config, with_pairs=with_pairs)
 
 
 def _examine_device(config: Config) -> str:

@@ -17,11 +17,13 @@ from PIL import Image
 from pydantic import BaseModel
 
 from mcpmix.core.artifacts import storage_errors, write_json, write_text
-from mcpmix.core.config import Config, resolve_config
-from mcpmix.core.errors import ModelError, StorageError
+from mcpmix.core.config import Config, preset_names, resolve_config
+from mcpmix.core.errors import DataError, ModelError, StorageError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data import phantom
+from mcpmix.data import catalog, phantom
+from mcpmix.data.archives import folder_of
 from mcpmix.data.collection import Collection
+from mcpmix.data.formats.folders import GROUPS
 from mcpmix.data.formats.tables import GIVEN
 from mcpmix.data.phantom_set import world_seed, write_phantom_set
 from mcpmix.data.planning import FOLDER, load_collection
@@ -32,6 +34,14 @@ from mcpmix.models.sources import licence_of, resolve
 CONFIG_NAME = "mcpmix.yaml"
 _PHANTOM_SETTINGS = "phantom.json"
 _MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
+_TELLING_FILES = {
+    "nnunet": ("dataset.json",),
+    "imagefolder": tuple(
+        f"{place}metadata.{ending}" for place in ("", "train/") for ending in ("jsonl", "csv")
+    ),
+    "manifest": ("manifest.csv", "manifest.jsonl"),
+    FOLDER: ("images",),
+}
 
 # What people change first. All other settings stay as the preset has them.
 _MAIN_FIELDS: dict[str, Any] = {
@@ -48,7 +58,7 @@ _MAIN_FIELDS: dict[str, Any] = {
         "split": {"file": None, "method": None, "validation": None, "test": None},
     },
     "depth": {"model": None},
-    "generator": {"base": None, "prompt": {"position": None, "target": None}},
+    "generator": {"base": None, "prompt": {"template": None, "position": None, "target": None}},
     "finetune": {"steps": None, "batch_size": None},
     "synthesis": {"replicas": None, "steps": None, "source": None},
     "segmenter": {"name": None, "variant": None, "weights": None},
@@ -80,9 +90,9 @@ def write_starter_config(
     masks: Path | None = None,
     *,
     groups: Path | None = None,
-    source: str = FOLDER,
+    source: str | None = None,
     root: Path | None = None,
-    preset: str = "small",
+    preset: str | None = None,
     force: bool = False,
     progress: Progress = SILENT,
 ) -> Starter:
@@ -93,9 +103,11 @@ def write_starter_config(
         images: folder of images, for the source `folder`.
         masks: folder of masks, for the source `folder`.
         groups: CSV with the columns id and group, for the source `folder`.
-        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue.
+        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue; by default found by looking
+            at `root`.
         root: where the data is, for the other sources. If a split comes with it, it is used.
-        preset: where the settings come from.
+        preset: where the settings come from, `small` by default; a data set of the catalogue adds its own,
+            and images that are named like those of one take its prompt.
         force: whether to replace a configuration that is there.
         progress: where to report.
 
@@ -108,36 +120,103 @@ def write_starter_config(
     if file.exists() and not force:
         raise StorageError(f"{file} exists. Choose another folder, or replace it with --force.")
     home = Path(os.path.realpath(folder))
+    if source is None:
+        source = find_source(root, progress) if root is not None else FOLDER
+    if source == FOLDER and root is not None:
+        images, masks, groups, root = _folder_places(root, images, masks, groups)
     places = {"root": root, "images": images, "masks": masks, "groups": groups}
     data: dict[str, Any] = {
         name: _path_for(place, home) if place is not None else None for name, place in places.items()
     }
-    tree: dict[str, Any] = {"preset": preset, "name": _run_name(home), "data": {"source": source, **data}}
+    presets = _presets_for(source, preset)
+    tree: dict[str, Any] = {"preset": presets, "name": _run_name(home), "data": {"source": source, **data}}
     resolve_config(tree)  # refuses a preset, before anything is decoded
     collection = load_collection(
         source, root=root, images=images, masks=masks, groups=groups, progress=progress
     )
     if GIVEN in collection.splits:
         tree["data"]["split"] = {"method": GIVEN}
+    prompt_of = None if source in catalog.entries() else _named_like(collection)
+    if prompt_of is not None:
+        tree["generator"] = {"prompt": _prompt(prompt_of)}
     config = resolve_config(tree)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(file, commented_yaml(config, preset))
-    return Starter(file, tuple(_findings(collection, config)))
+        write_text(file, commented_yaml(config, *presets))
+    findings = [f"source: {source}", *_findings(collection, config)]
+    if prompt_of is not None:
+        findings.append(f"images are named like those of {prompt_of}, so its prompt is used")
+    findings.append(f"prompt: {config.generator.prompt.text}")
+    return Starter(file, tuple(findings))
 
 
-def commented_yaml(config: Config, preset: str) -> str:
+def find_source(root: Path, progress: Progress = SILENT) -> str:
+    """What kind of data set lies somewhere, by its layout and names.
+
+    Args:
+        root: a folder, a list (CSV, TSV or JSONL) or an archive, which is unpacked to be looked at.
+        progress: where unpacking reports to.
+
+    Raises:
+        DataError: nothing is recognised.
+    """
+    place = folder_of(root, progress)
+    if place.is_file():
+        return "manifest"
+    known = catalog.recognise(place) if place.is_dir() else None
+    if known is not None:
+        return known
+    for source, files in _TELLING_FILES.items():
+        if any((place / name).exists() for name in files):
+            return source
+    raise DataError(
+        f"{root}: no layout that is known. Expected {', '.join(_TELLING_FILES)}, or a data set of `mcpmix "
+        "data list`: see docs/data.md, or name the layout with --source."
+    )
+
+
+def _folder_places(
+    root: Path, images: Path | None, masks: Path | None, groups: Path | None
+) -> tuple[Path, Path, Path | None, None]:
+    """A folder with `images/` and `masks/`, as its parts; what was named stays."""
+    place = folder_of(root)
+    table = place / GROUPS
+    return (
+        images or place / "images",
+        masks or place / "masks",
+        groups or (table if table.is_file() else None),
+        None,
+    )
+
+
+def _presets_for(source: str, preset: str | None) -> list[str]:
+    """The one that was asked for, and over it that of a known data set."""
+    known = [source] if source in catalog.entries() and source in preset_names() else []
+    return [*([preset] if preset is not None else []), *known] or ["small"]
+
+
+def _named_like(collection: Collection) -> str | None:
+    name = catalog.recognise_names(sample.image.stem for sample in collection.samples)
+    return name if name in preset_names() else None
+
+
+def _prompt(preset: str) -> dict[str, Any]:
+    return resolve_config({"preset": preset, "data": {"root": "."}}).generator.prompt.model_dump()
+
+
+def commented_yaml(config: Config, *presets: str) -> str:
     """The main settings of a configuration as YAML, each with what the schema says about it.
 
     Args:
         config: the values.
-        preset: its name; what the text leaves out comes from there.
+        presets: names; what the text leaves out comes from there, of several from the last that has it.
     """
+    start = presets[0] if len(presets) == 1 else f"[{', '.join(presets)}]"
     lines = [
-        f"# Settings of a run. Those that are not here are as in the preset `{preset}`; `mcpmix run` writes",
+        f"# Settings of a run. Those that are not here are as in the preset `{start}`; `mcpmix run` writes",
         "# all of them to config.yaml in the folder of the run. Paths are relative to this file.",
         "",
-        f"preset: {preset}",
+        f"preset: {start}",
         *_commented(config, _MAIN_FIELDS, ""),
     ]
     return "\n".join(lines) + "\n"

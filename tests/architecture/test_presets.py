@@ -89,6 +89,12 @@ def test_all_data_sets_of_the_catalogue_are_covered():
 
 
 def test_of_several_presets_the_last_wins():
-    config = resolve_config({"preset": ["isic-2017", "paper"]}, ["data.root=x"])
+    config = resolve_config({"preset": ["paper", "isic-2017"]}, ["data.root=x"])
+    paper = load(next(path for path in FILES if path.stem == "paper"))
+    assert (config.finetune, config.train, config.synthesis) == (paper.finetune, paper.train, paper.synthesis)
     assert (config.data.source, config.data.size, config.segmenter.variant) == ("isic-2017", 512, "b2")
     assert "dermoscopic" in config.generator.prompt.text
+    with pytest.raises(ConfigError, match="unknown preset isic: did you mean"):
+        resolve_config({"preset": ["paper", "isic"]}, ["data.root=x"])
+    with pytest.raises(ConfigError, match="unknown preset"):
+        resolve_config({"preset": []}, ["data.root=x"])

@@ -1,18 +1,23 @@
-"""Data sets: the catalogue, conversions and the phantom."""
+"""Data sets: the catalogue, downloads, conversions and the phantom."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mcpmix.cli.progress import shown_progress
 
-app = typer.Typer(no_args_is_help=True, help="List, convert and make data sets.", rich_markup_mode=None)
+if TYPE_CHECKING:
+    from mcpmix.data.catalog import Entry
+
+app = typer.Typer(
+    no_args_is_help=True, help="List, download, convert and make data sets.", rich_markup_mode=None
+)
 
 
 @app.callback()
 def _group() -> None:
-    """List, convert and make data sets."""
+    """List, download, convert and make data sets."""
 
 
 @app.command("list")
@@ -33,12 +38,93 @@ def show(
             "licence": item.licence,
             "cite": item.citation,
             "from": item.home,
+            "download": f"mcpmix data get {item.name}" if item.archives else f"none; {item.access}",
             "layout": item.layout,
         }
         for title, text in facts.items():
             typer.echo(f"  {title}: {text}")
         for trap in item.traps:
             typer.echo(f"  trap: {trap}")
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="A name of `data list`.", show_default=False)],
+    to: Annotated[
+        Path | None, typer.Option(help="Folder for the archives; by default data/NAME.", show_default=False)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: size and licence are accepted.")] = False,
+    sha256: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a file must have, DIGEST or FILE=DIGEST; may be repeated.", show_default=False
+        ),
+    ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(help="Folder on another server that holds the same files.", show_default=False),
+    ] = None,
+) -> None:
+    """Download a data set whose publisher lets anybody do so.
+
+    Goes on where it stopped, checks the digests, and leaves the archives packed: data.root may name the
+    folder. For other data sets it says whom to ask. No other command opens a connection.
+    """
+    from mcpmix.core.errors import DataError
+    from mcpmix.data.catalog import entry
+    from mcpmix.data.download import fetch, refuse_offline
+
+    item = entry(name)
+    if not item.archives:
+        raise DataError(
+            f"{item.title} has no open download: {item.access}. Licence: {item.licence}. Then: "
+            f"mcpmix init DIR --source {item.name} --root FOLDER"
+        )
+    refuse_offline()
+    expected = _expected_digests(item, sha256 or [])
+    urls = [f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url for file in item.archives]
+    folder = to or Path("data") / item.name
+    _show_download(item, urls, folder)
+    if not yes:
+        typer.confirm("Download, and accept these terms?", abort=True)
+    with shown_progress() as progress:
+        for archive, url in zip(item.archives, urls, strict=True):
+            digest = expected.get(archive.name, archive.sha256)
+            md5 = "" if archive.name in expected else archive.md5
+            done = fetch(url, folder, sha256=digest, md5=md5, progress=progress)
+            against = "recorded, no other is known" if done.checked == "nothing" else f"{done.checked} agrees"
+            typer.echo(f"{done.file}: sha256 {done.sha256} ({against})")
+    typer.echo(f"next: mcpmix init DIR --source {item.name} --root {folder}")
+
+
+def _expected_digests(item: "Entry", given: list[str]) -> dict[str, str]:
+    """The digests that the user states, by file."""
+    names = [archive.name for archive in item.archives]
+    expected = {}
+    for text in given:
+        file, equals, digest = text.rpartition("=")
+        name = file if equals else names[0]
+        wrong = len(digest) != 64 or any(mark not in "0123456789abcdef" for mark in digest.lower())
+        if name not in names or wrong or (not equals and len(names) > 1):
+            raise typer.BadParameter(
+                f"--sha256 {text}: expected {'FILE=' if len(names) > 1 else ''}DIGEST with 64 hexadecimal "
+                f"digits; the files are {', '.join(names)}."
+            )
+        expected[name] = digest.lower()
+    return expected
+
+
+def _show_download(item: "Entry", urls: list[str], folder: Path) -> None:
+    from mcpmix.data.download import remote_size
+
+    sizes = [remote_size(url) for url in urls]
+    typer.echo(f"{item.title}: {item.images} images; {item.shows}")
+    typer.echo(f"licence: {item.licence}")
+    typer.echo(f"cite: {item.citation}")
+    for url, size in zip(urls, sizes, strict=True):
+        typer.echo(f"file: {url} ({'size not known' if size is None else f'{size / 1e6:.1f} MB'})")
+    total = sum(size or 0 for size in sizes) / 1e6
+    typer.echo(f"size: {total:.1f} MB{' or more' if None in sizes else ''}, to {folder}")
 
 
 @app.command()

@@ -8,8 +8,10 @@ import typer
 
 from mcpmix.cli.options import ConfigFile, Overrides
 from mcpmix.cli.progress import shown_progress
+from mcpmix.core.errors import DataError
 
 if TYPE_CHECKING:
+    from mcpmix.core.config import Config
     from mcpmix.data.audit import Audit
 
 
@@ -26,23 +28,34 @@ def init(
         typer.Option(help="CSV with the columns id and group (patient, lesion, video)."),
     ] = None,
     source: Annotated[
-        str, typer.Option(help="folder, manifest, nnunet, imagefolder, or a name of `mcpmix data list`.")
-    ] = "folder",
+        str | None,
+        typer.Option(
+            help="folder, manifest, nnunet, imagefolder, or a name of `mcpmix data list`; without it, "
+            "--root is looked at.",
+            show_default=False,
+        ),
+    ] = None,
     root: Annotated[
         Path | None,
-        typer.Option(help="Where the data is, for sources other than folder.", show_default=False),
+        typer.Option(help="Where the data is: a folder, a list or an archive.", show_default=False),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Where to start from: tiny, small or paper.")] = "small",
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to start from: tiny, small (as it is) or paper; a known data set adds its own.",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a configuration that is there.")] = False,
 ) -> None:
     """Write a configuration for your own images.
 
     Looks at the data, says what it found, and writes DIR/mcpmix.yaml with comments. Give --images and
-    --masks, or --source and --root.
+    --masks, or --root.
     """
-    if source == "folder" and (images is None or masks is None):
-        raise typer.BadParameter("give --images and --masks, or --source and --root.")
-    if source != "folder" and root is None:
+    if root is None and source in (None, "folder") and (images is None or masks is None):
+        raise typer.BadParameter("give --images and --masks, or --root.")
+    if source not in (None, "folder") and root is None:
         raise typer.BadParameter(f"--source {source} needs --root, the folder or file where the data is.")
     from mcpmix.starting import write_starter_config
 
@@ -71,11 +84,24 @@ def check(
         Path | None,
         typer.Option("--html", help="Page with all findings about the images.", show_default=False),
     ] = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option(help="New folder for a mended copy of the data; the source stays.", show_default=False),
+    ] = None,
+    drop_copies: Annotated[
+        bool, typer.Option("--drop-copies", help="With --fix: keep one of images with identical pixels.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Warnings about the images count as errors.")
+    ] = False,
 ) -> None:
     """Find every problem before anything runs.
 
-    Looks at data, split, leakage, models, device and disk; shows the licences of the weights.
+    Looks at data, split, leakage, models, device and disk; shows the licences of the weights. The exit code
+    is 0 without errors (3 with --strict if there are warnings), otherwise that of the gravest.
     """
+    if drop_copies and fix is None:
+        raise typer.BadParameter("--drop-copies belongs to --fix.")
     from mcpmix.core.config import load_config
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find
@@ -89,10 +115,36 @@ def check(
         _show_audit(result.audit, settings.name, page)
     for problem in result.problems:
         typer.echo(f"Error: {problem}", err=True)
+    if fix is not None:
+        _write_mended(settings, fix, result.audit, drop_copies)
     if result.problems:
         raise typer.Exit(result.exit_code)
+    if strict and result.audit is not None and result.audit.warned:
+        typer.echo("Error: there are warnings, and --strict was given.", err=True)
+        raise typer.Exit(DataError.exit_code)
     command = shlex.join(["mcpmix", "run", str(config), *(overrides or ())])
     typer.echo(f"no problems; next: {command}")
+
+
+def _write_mended(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
+    from mcpmix.data.audit.repair import CHANGES, as_lines
+    from mcpmix.repairing import mend
+
+    with shown_progress() as progress:
+        changes = mend(
+            settings,
+            out,
+            facts=audit.facts if audit is not None else None,
+            drop_copies=drop_copies,
+            progress=progress,
+        )
+    for line in as_lines(changes):
+        typer.echo(line)
+    groups = f" data.groups={out / 'groups.csv'}" if (out / "groups.csv").is_file() else ""
+    typer.echo(f"mended copy: {out} ({len(changes)} changes, listed in {CHANGES})")
+    typer.echo(
+        f"to use it: data.source=folder data.images={out / 'images'} data.masks={out / 'masks'}{groups}"
+    )
 
 
 def _show_audit(audit: "Audit", name: str, page: Path | None) -> None:

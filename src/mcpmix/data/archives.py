@@ -365,7 +365,7 @@ def _tar_members(archive: Path, writer: _Writer) -> Iterator[int]:
         with tarfile.open(fileobj=bounded, mode="r:") as file:
             while (member := file.next()) is not None:
                 _write_tar_member(file, member, writer)
-                file.members = []  # it remembers every member, and nobody needs them again
+                file.members = []  # type: ignore[attr-defined]  # it remembers all, and nobody needs them
                 yield raw.tell()
         while bounded.read(_CHUNK):  # to the end, where compressed files keep their checksum
             pass

@@ -1,6 +1,14 @@
 import csv
+import functools
+import hashlib
+import io
+import shutil
+import socket
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
+import pytest
 from PIL import Image
 
 
@@ -105,3 +113,96 @@ def test_groups_of_images_that_look_alike(mcpmix, phantom_folder, tmp_path):
     assert group["p009_f01"] == group["p000_f00"] == "p000_f00"
     assert f"8 images in {len(set(group.values()))} groups" in done.out
     assert "exists" in mcpmix("data", "groups", phantom_folder, tmp_path / "groups.csv").err
+
+
+# --- get ---------------------------------------------------------------------------------------------------
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """The published archive of Kvasir-SEG on the loopback, with other pixels."""
+    for name in ("HF_HUB_OFFLINE", "MCPMIX_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    for kind in ("images", "masks"):
+        path = tmp_path / "tree" / "Kvasir-SEG" / kind / "cju0qkwl35piu0993l0dewei2.jpg"
+        path.parent.mkdir(parents=True)
+        Image.new("L", (32, 32), 255 if kind == "masks" else 90).save(path)
+    shutil.make_archive(str(tmp_path / "www" / "kvasir-seg"), "zip", tmp_path / "tree")
+    serve = functools.partial(Quiet, directory=str(tmp_path / "www"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_get_shows_the_terms_checks_the_digest_and_leads_to_init(mcpmix, mirror, tmp_path):
+    digest = hashlib.sha256((tmp_path / "www" / "kvasir-seg.zip").read_bytes()).hexdigest()
+    arguments = ("data", "get", "kvasir-seg", "--mirror", mirror, "--to", tmp_path / "here", "--yes")
+    wrong = mcpmix(*arguments)
+    assert wrong.code == 3
+    assert "Expected 03b30e21d584e04facf49397a2576738fd626815771afbbf788f74a7153478f7" in wrong.err
+    assert not (tmp_path / "here" / "kvasir-seg.zip").exists()
+    done = mcpmix(*arguments, "--sha256", digest)
+    assert done.code == 0, done.err
+    for text in ("licence: research and education", "cite: Jha et al.", f"{mirror}kvasir-seg.zip (0.0 MB)",
+                 f"sha256 {digest} (sha256 agrees)"):  # fmt: skip
+        assert text in done.out
+    made = mcpmix("init", tmp_path / "study", "--root", tmp_path / "here")
+    assert made.code == 0, made.err
+    assert "source: kvasir-seg" in made.out
+    assert "1 images with masks" in made.out
+
+
+def test_get_asks_and_takes_no_for_an_answer(mcpmix, mirror, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    done = mcpmix("data", "get", "kvasir-seg", "--mirror", mirror, "--to", tmp_path / "here")
+    assert done.code == 1
+    assert "accept these terms?" in done.out
+    assert not (tmp_path / "here").exists()
+
+
+def test_get_says_whom_to_ask(mcpmix):
+    for name, text in (
+        ("piccolo", "solicitudes.biobancovasco@bioef.eus"),
+        ("cvc-clinicdb", "grand-challenge"),
+    ):
+        done = mcpmix("data", "get", name)
+        assert done.code == 3
+        assert "has no open download" in done.err
+        assert text in done.err
+
+
+@pytest.mark.parametrize("variable", ["MCPMIX_OFFLINE", "HF_HUB_OFFLINE"])
+def test_get_stays_offline_if_the_user_says_so(mcpmix, mirror, tmp_path, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    done = mcpmix("data", "get", "kvasir-seg", "--mirror", mirror, "--to", tmp_path / "here", "--yes")
+    assert done.code == 3
+    assert f"{variable}=1 forbids connections" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [("isic-2017", "0" * 64), ("kvasir-seg", "12"), ("kvasir-seg", "other.zip=" + "0" * 64)],
+)
+def test_get_explains_digests(mcpmix, mirror, name, digest):
+    done = mcpmix("data", "get", name, "--mirror", mirror, "--yes", "--sha256", digest)
+    assert done.code == 2
+    assert "64 hexadecimal" in done.err.replace("\n", " ").replace("│", "").replace("  ", " ")
+
+
+def test_no_other_command_opens_a_connection(mcpmix, config, monkeypatch, tmp_path):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for command in (("data", "list"), ("check", config), ("data", "get", "piccolo")):
+        assert mcpmix(*command).code in (0, 3)

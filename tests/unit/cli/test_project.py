@@ -290,5 +290,93 @@ def test_init_for_other_sources_uses_the_split_that_comes_with_them(mcpmix, phan
 
 def test_init_needs_to_know_where_the_data_is(mcpmix, tmp_path):
     assert "give --images and --masks" in mcpmix("init", tmp_path).err.replace("\n", " ")
+    (tmp_path / "nothing").mkdir()
+    assert "no layout that is known" in mcpmix("init", tmp_path / "s", "--root", tmp_path / "nothing").err
     assert "needs --root" in mcpmix("init", tmp_path, "--source", "piccolo").err.replace("\n", " ")
     assert "no source 'picolo'" in mcpmix("init", tmp_path, "--source", "picolo", "--root", tmp_path).err
+
+
+def isic_tree(root):
+    for part, stem in (
+        ("Training", "ISIC_0000000"),
+        ("Validation", "ISIC_0012127"),
+        ("Test_v2", "ISIC_0012086"),
+    ):
+        for name in (f"ISIC-2017_{part}_Data/{stem}.jpg",
+                     f"ISIC-2017_{part}_Part1_GroundTruth/{stem}_segmentation.png"):  # fmt: skip
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((32, 32), len(stem) + len(name), np.uint8)).save(path)
+
+
+def test_init_recognises_isic_and_takes_its_preset(mcpmix, tmp_path):
+    isic_tree(tmp_path / "isic")
+    done = mcpmix("init", tmp_path / "study", "--root", tmp_path / "isic")
+    assert done.code == 0, done.err
+    assert "source: isic-2017" in done.out
+    assert "prompt: A clinical skin dermoscopic image showing a pigmented lesion" in done.out
+    config = load_config(tmp_path / "study" / "mcpmix.yaml")
+    assert (config.data.source, config.data.split.method) == ("isic-2017", "official")
+    assert "endoscopic" not in config.generator.prompt.text
+    assert config.data.size == 384
+    paper = mcpmix("init", tmp_path / "paper", "--root", tmp_path / "isic", "--preset", "paper")
+    assert paper.code == 0, paper.err
+    config = load_config(tmp_path / "paper" / "mcpmix.yaml")
+    assert (config.data.size, config.segmenter.variant, config.data.source) == (512, "b2", "isic-2017")
+    assert "dermoscopic" in config.generator.prompt.text
+
+
+def test_init_gives_own_copies_of_isic_images_its_prompt(mcpmix, phantom_folder, tmp_path):
+    for kind in ("images", "masks"):
+        for number, path in enumerate(sorted((phantom_folder / kind).iterdir())):
+            path.rename(path.with_name(f"ISIC_{number:07}.png"))
+    done = mcpmix(
+        "init", tmp_path / "s", "--images", phantom_folder / "images", "--masks", phantom_folder / "masks"
+    )
+    assert "images are named like those of isic-2017, so its prompt is used" in done.out
+    assert "dermoscopic" in load_config(tmp_path / "s" / "mcpmix.yaml").generator.prompt.text
+
+
+@pytest.mark.parametrize("layout", ["folder", "manifest", "nnunet", "imagefolder"])
+def test_init_recognises_own_layouts(mcpmix, phantom_folder, tmp_path, layout):
+    out = tmp_path / "Dataset501_Phantom"
+    assert mcpmix("data", "convert", phantom_folder, out, "--to", layout).code == 0
+    done = mcpmix("init", tmp_path / "study", "--root", out)
+    assert done.code == 0, done.err
+    assert f"source: {layout}\n" in done.out
+    assert "4 groups (group)" in done.out
+    config = load_config(tmp_path / "study" / "mcpmix.yaml")
+    assert config.data.source == layout
+    assert "endoscopic" in config.generator.prompt.text
+
+
+# --- fix ---------------------------------------------------------------------------------------------------
+
+
+def test_fix_writes_a_mended_copy_and_leaves_the_source(mcpmix, config, phantom_folder, tmp_path):
+    remove_mask(phantom_folder)
+    damaged = phantom_folder / "images" / "p009_f01.png"
+    damaged.write_bytes(b"no image")
+    before = {path: path.read_bytes() for path in phantom_folder.rglob("*") if path.is_file()}
+    done = mcpmix("check", config, "--fix", tmp_path / "mended")
+    assert done.code == 3  # the source is still what it is
+    assert "left out: " in done.out
+    assert f"mended copy: {tmp_path / 'mended'}" in done.out
+    assert before == {path: path.read_bytes() for path in phantom_folder.rglob("*") if path.is_file()}
+    assert len(list((tmp_path / "mended" / "images").iterdir())) == 6
+    use = done.out.rpartition("to use it: ")[2].split()
+    again = mcpmix("check", config, *use)
+    assert again.code == 0, again.err
+    refused = mcpmix("check", config, "--fix", tmp_path / "mended")
+    assert refused.code == 5
+    assert "is not an empty folder" in refused.err
+
+
+def test_warnings_count_if_asked(mcpmix, config, phantom_folder):
+    assert mcpmix("check", config, "--strict").code == 0
+    Image.fromarray(np.zeros((32, 32), np.uint8)).save(first(phantom_folder / "masks"))
+    assert mcpmix("check", config).code == 0
+    strict = mcpmix("check", config, "--strict")
+    assert strict.code == 3
+    assert "--strict" in strict.err
+    assert "--fix" in mcpmix("check", config, "--drop-copies").err

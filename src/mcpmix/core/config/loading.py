@@ -35,7 +35,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file; relative paths in it are relative to the file.
 
     Args:
-        path: the file. Its key `preset` names the values it starts from; of several, later ones win.
+        path: the file. Its key `preset` names the values it starts from; of a list, later ones win.
         overrides: `key.key=value` texts, as on the command line; relative to the working directory.
 
     Raises:
@@ -80,20 +80,27 @@ def to_yaml(config: Config) -> str:
 
 
 def _load_presets(names: object) -> Tree:
-    """One preset, or several of which later ones win."""
-    merged: Tree = {}
-    for name in names if isinstance(names, list) else [names]:
-        merged = _merge(merged, _load_preset(name))
+    """One preset, or several: each is put over those before it, without the one it starts from itself."""
+    first, *others = names if isinstance(names, list) and names else [names]
+    merged = _load_preset(first)
+    for name in others:
+        own = _read_preset(name)
+        own.pop("preset", None)
+        merged = _merge(merged, own)
     return merged
 
 
 def _load_preset(name: object) -> Tree:
+    tree = _read_preset(name)
+    parent = tree.pop("preset", None)  # a preset may start from another one
+    return _merge(_load_preset(parent), tree) if parent is not None else tree
+
+
+def _read_preset(name: object) -> Tree:
     if name not in preset_names():
         raise ConfigError(_unknown("preset", str(name), preset_names()))
     text = (resources.files("mcpmix") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-    tree = _parse_yaml(text, f"preset {name}")
-    parent = tree.pop("preset", None)  # a preset may start from another one
-    return _merge(_load_preset(parent), tree) if parent is not None else tree
+    return _parse_yaml(text, f"preset {name}")
 
 
 def _parse_yaml(text: str, source: str) -> Tree:
