@@ -25,12 +25,12 @@ class RLACallback(lightning.Callback):
             return
         step, configure = module.training_step, module.configure_optimizers
 
-        def training_step(batch: tuple[Tensor, Tensor, Tensor], index: int) -> Tensor:
+        def training_step(batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
             images, synthetic, masks = batch
             mixed = self.rla.mix(images, synthetic)
             with frozen_statistics(module):  # batch norm: running statistics stay those of real images
-                loss_mix = step((mixed, masks), index)
-            return self.rla.loss(step((images, masks), index), loss_mix, images, mixed).total
+                loss_mix = step((mixed, masks), batch_idx)
+            return self.rla.loss(step((images, masks), batch_idx), loss_mix, images, mixed).total
 
         def configure_optimizers() -> torch.optim.Optimizer:
             optimiser = configure()

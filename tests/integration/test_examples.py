@@ -30,6 +30,9 @@ def built(monkeypatch, tmp_path):
     return made
 
 
+# Lightning 2.6 calls what torch 2.15 is about to remove, and advises more workers than eight images need.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_trains_before_and_after(loop, examples, built):
     before = examples(f"{loop}_plain").main(epochs=3)

@@ -1,4 +1,4 @@
-"""Every strategy with every backbone at a size that is neither square nor a multiple of 32: one whole step."""
+"""Every strategy with every backbone at a size that is no square and no multiple of 32: one whole step."""
 
 import pytest
 import torch
