@@ -13,6 +13,7 @@ from mcpmix.core.config import Config
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.seen import read_seen, write_seen
 from mcpmix.models.diffusion import DiffusionBase, load_base
 from mcpmix.models.sources import folder_digest, resolve
 from mcpmix.pretraining.corpus import Corpus, image_corpus, phantom_corpus
@@ -122,6 +123,8 @@ def build_weights(
         else:
             corpus = _phantoms(folder / "corpus", frames, size, progress)
         _claim(folder, _identity(parts, corpus, training, steps, size))
+        if "base" in parts:
+            _list_images(folder / _RESULTS["base"], corpus, training)
         plan = BuildPlan(steps, start, training.learning_rate, training.batch_size)
         for name in parts:
             build(name, corpus, folder, plan, progress)
@@ -217,6 +220,18 @@ def _phantoms(folder: Path, frames: int | None, size: int, progress: Progress) -
             "it, or choose another folder."
         )
     return corpus
+
+
+def _list_images(pipeline: Path, corpus: Corpus, training: Training) -> None:
+    """Put the list of all images that the base sees, also those of its start, into its folder.
+
+    Before training: no pipeline without its list can be found there.
+    """
+    before = [] if training.start is None else read_seen(resolve(training.start, "pipeline"))
+    images = {image.sha256: image for image in (*before, *corpus.seen)}
+    if images:
+        pipeline.mkdir(parents=True, exist_ok=True)
+        write_seen(pipeline, list(images.values()))
 
 
 # --- one folder, one build ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ images with captions.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import phantom
 from mcpmix.data.phantom_set import PRETRAINING_SEED
-from mcpmix.data.sample import read_image, resize_image
+from mcpmix.data.sample import pixel_digest, read_image, resize_image
+from mcpmix.data.seen import SEEN, SeenImage, look_of, read_seen
 
 FRAMES_PER_PATIENT = 4
 
@@ -31,6 +32,7 @@ class Corpus:
         captions: N texts.
         words: N tuples of appearance words; empty tuples for own images.
         digest: identity of the images.
+        seen: own images, as evaluation will look for test images among them; none for a phantom.
     """
 
     images: np.ndarray
@@ -38,6 +40,7 @@ class Corpus:
     captions: list[str]
     words: list[tuple[str, ...]]
     digest: str
+    seen: tuple[SeenImage, ...] = ()
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -86,29 +89,34 @@ def image_corpus(
     Raises:
         DataError: with every image that cannot be read.
     """
-    marker = folder / "images.json"
+    marker = folder / SEEN
     identity = digest_of([size, *(file_digest(path) for path in paths)])
-    if not (marker.exists() and json.loads(marker.read_text(encoding="utf-8"))["digest"] == identity):
+    before = json.loads(marker.read_text(encoding="utf-8")) if marker.exists() else {}
+    if before.get("digest") != identity or "images" not in before:
         folder.mkdir(parents=True, exist_ok=True)
         marker.unlink(missing_ok=True)
-        _decode(paths, _create(folder / "images.npy", (len(paths), size, size, 3), np.uint8), progress)
-        write_json(marker, {"digest": identity, "size": size, "files": [path.name for path in paths]})
+        seen = _decode(paths, _create(folder / "images.npy", (len(paths), size, size, 3), np.uint8), progress)
+        write_json(marker, {"digest": identity, "size": size, "images": [asdict(image) for image in seen]})
     images = np.load(folder / "images.npy", mmap_mode="r")
-    return Corpus(images, None, list(captions), [()] * len(paths), identity)
+    return Corpus(images, None, list(captions), [()] * len(paths), identity, tuple(read_seen(folder)))
 
 
-def _decode(paths: Sequence[Path], images: np.memmap, progress: Progress) -> None:
-    problems = []
+def _decode(paths: Sequence[Path], images: np.memmap, progress: Progress) -> list[SeenImage]:
+    problems, seen = [], []
     with progress.track("images", len(paths)) as advance:
         for index, path in enumerate(paths):
             try:
-                images[index] = resize_image(read_image(path), images.shape[1])
+                image = read_image(path)
             except DataError as error:
                 problems.append(str(error))
+            else:
+                images[index] = resize_image(image, images.shape[1])
+                seen.append(SeenImage(path.name, pixel_digest(image), look_of(image)))
             advance()
     if problems:
         raise DataError(bullet_list(f"{len(problems)} images cannot be used:", problems))
     images.flush()
+    return seen
 
 
 def _create(path: Path, shape: tuple[int, ...], dtype: type) -> np.memmap:
