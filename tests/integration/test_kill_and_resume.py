@@ -47,7 +47,7 @@ def digests(folder):
     }
 
 
-def kill_when(process, condition, seconds=120):
+def kill_when(process, condition, seconds=250):
     """SIGKILL as soon as `condition` holds; fails if the process ends first."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -22,7 +22,7 @@ from mcpmix.core.progress import SILENT, Progress
 Bytes = npt.NDArray[np.uint8]
 Rows = Iterable[tuple[Bytes, Bytes]]
 
-_LAYOUT = 1  # of the files; another number makes caches of before useless
+_LAYOUT = 1  # of the files, and of how images are decoded and resized: count up when either changes
 _IMAGES, _MASKS = "images.npy", "masks.npy"
 
 
