@@ -45,6 +45,7 @@ _CONTROL_SHARE = (
 )
 _PNG_BYTES = 2.5  # per pixel of a photograph
 _DEPTH_BYTES = 2  # per pixel
+_CACHED_BYTES = 4  # per pixel: three channels and the mask
 
 
 @dataclass(frozen=True)
@@ -330,12 +331,14 @@ def estimate_bytes(config: Config, index: DatasetIndex | None = None) -> float:
     plan = config.data.phantom
     train = len(index.part("train")) if index else plan.train_patients * plan.frames_per_patient
     test = len(index.part("test")) if index else plan.test_patients * plan.test_frames_per_patient
+    held = len(index.part("validation")) if index else plan.validation_patients * plan.frames_per_patient
     runs = len(config.train.arms) * len(config.train.seeds)
     segmenter = _safely(partial(_segmenter_parameters, config)) * _FLOAT
     workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
     # A checkpoint is written beside the last one before it takes its place: twice.
     total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter
     total += runs * test * pixels / 8
+    total += (train + held) * pixels * _CACHED_BYTES
     if config.data.source == "phantom":
         total += (train + test) * pixels * _PNG_BYTES
     if any(needs_generator(config, arm) for arm in config.train.arms):

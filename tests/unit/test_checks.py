@@ -1,7 +1,9 @@
 import json
+import re
 import struct
 
 import pytest
+import torch
 
 from mcpmix.checks import check, estimate_bytes, require_settings
 from mcpmix.core.config import resolve_config
@@ -68,8 +70,9 @@ def test_estimate_of_a_run_without_pairs(tmp_path):
     network = build_segmenter("segformer", "nano")
     weights = 4 * sum(parameter.numel() for parameter in network.parameters())
     frames = 4 * 6 + 12 * 4
-    # The result, two checkpoints of four tensors each; masks at one bit; frames at 2.5 bytes per pixel.
-    expected = 9 * weights + 12 * 4 * 64**2 / 8 + frames * 64**2 * 2.5
+    # The result, two checkpoints of four tensors each; masks at one bit; frames at 2.5 bytes per pixel; training
+    # and validation frames with their masks decoded.
+    expected = 9 * weights + 12 * 4 * 64**2 / 8 + frames * 64**2 * 2.5 + (24 + 12) * 64**2 * 4
     assert estimate_bytes(config) == pytest.approx(expected)
 
 
@@ -86,3 +89,33 @@ def test_estimate_reads_the_size_of_the_generator_from_its_header(tmp_path):
     assert stored - moving == pytest.approx(24 * 8 * 64**2 * 2.5)  # 24 frames, 8 replicas
     plain = estimate_bytes(phantom_config(tmp_path, "data.size=64"))
     assert moving - plain == pytest.approx(8 * 4 * 0.45 * 2e6 + 24 * 64**2 * 2)
+
+
+def test_memory_of_the_stages_is_known_without_weights(tmp_path):
+    overrides = (
+        "generator.base=stable-diffusion-v1-5/stable-diffusion-v1-5",
+        "train.arms=[mcpmix]",
+        "data.size=64",
+        "finetune.batch_size=1",
+        "finetune.embedding_channels=[16,32,96,256]",
+        "finetune.gradient_checkpointing=true",
+        "runtime.precision=bfloat16",
+    )
+    facts = check(phantom_config(tmp_path, *overrides)).facts
+    # 859.5 M frozen at 2 bytes; 361.3 M at 4 + 2 for the copy + 4 gradient + 8 moments + 4 average
+    fixed = (859_520_964 * 2 + 361_278_976 * 22) / 1e9
+    found = re.match(r"about ([0-9.]+) GB at 64 px with gradient checkpointing, batch 1", facts["finetune"])
+    assert found, facts["finetune"]
+    assert fixed < float(found[1]) < fixed + 1
+    assert facts["synthesize"].startswith("about ")
+    assert facts["train"].startswith("about ")
+
+
+def test_memory_of_a_network_that_needs_numbers_is_unknown(tmp_path, monkeypatch):
+    class Peeking(torch.nn.Conv2d):
+        def forward(self, images):
+            return super().forward(images) * float(images.mean())
+
+    monkeypatch.setattr("mcpmix.stages._memory.build_segmenter", lambda *_: Peeking(3, 1, 1))
+    facts = check(phantom_config(tmp_path)).facts
+    assert facts["train"].startswith("memory unknown: a step without numbers failed")

@@ -20,6 +20,7 @@ from mcpmix.core.errors import ModelError
 
 _METRIC_TYPES = ("zoedepth", "glpn")
 _METRIC_DPT = re.compile(r"dpt[^/]*(nyu|kitti)", re.IGNORECASE)  # DPTs trained on sets with depth in metres
+_ROUNDING = 1e-5  # relative; what float32 leaves of a constant map that was resized
 _RANGE = 1e3  # largest ratio of two depths in one image that is believed
 
 
@@ -94,7 +95,7 @@ def convention(folder: Path, near: str = "auto") -> str:
 
 
 def normalise_depth(raw: Tensor, near: str) -> Tensor:
-    """Stretch each image's depth B,H,W to [0, 1] with near = 1; a constant map becomes 0.
+    """Stretch each depth map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0.
 
     Args:
         raw: as the network gives it.
@@ -105,5 +106,6 @@ def normalise_depth(raw: Tensor, near: str) -> Tensor:
         # single pixel at nearly nothing would be infinitely near and leave no contrast to all others.
         raw = 1 / raw.clamp(min=raw.amax(dim=(1, 2), keepdim=True).clamp(min=1e-6) / _RANGE)
     low = raw.amin(dim=(1, 2), keepdim=True)
-    span = raw.amax(dim=(1, 2), keepdim=True) - low
-    return torch.where(span > 0, (raw - low) / span.clamp(min=1e-12), torch.zeros_like(raw))
+    high = raw.amax(dim=(1, 2), keepdim=True)
+    flat = high - low <= _ROUNDING * torch.maximum(high.abs(), low.abs())
+    return torch.where(flat, torch.zeros_like(raw), (raw - low) / (high - low).clamp(min=1e-12))

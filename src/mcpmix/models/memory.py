@@ -136,7 +136,7 @@ def synthesis_plan(pipeline: MetaPipeline, *, image_size: int, batch_size: int, 
     """
     networks = (pipeline.unet, pipeline.control, pipeline.vae, pipeline.text_encoder)
     for network in networks:
-        network.to(torch.float32).eval()
+        nn.Module.to(network, torch.float32).eval()
     inputs = _inputs(pipeline, image_size, batch_size * passes, torch.float32)
     latents = inputs[0][:batch_size]
     with torch.no_grad():
@@ -177,7 +177,7 @@ def training_plan(network: nn.Module, *, image_size: int, batch_size: int) -> Me
 
 def _prepare(pipeline: MetaPipeline, precision: torch.dtype, checkpointing: bool) -> None:
     for network in (pipeline.unet, pipeline.control):
-        network.to(precision).train()
+        nn.Module.to(network, precision).train()  # that of diffusers warns of rounding; nothing is rounded
         if checkpointing:
             network.enable_gradient_checkpointing()
         else:

@@ -11,8 +11,6 @@ from transformers import (
     Dinov2Config,
     DPTImageProcessor,
     ZoeDepthConfig,
-    ZoeDepthForDepthEstimation,
-    ZoeDepthImageProcessor,
 )
 
 from mcpmix.core.errors import ModelError
@@ -35,6 +33,12 @@ def test_each_image_is_stretched_alone_and_a_constant_map_is_zero():
     assert torch.equal(result[0], torch.zeros(2, 2))
     assert result[1].min() == 0
     assert result[1].max() == 1
+
+
+def test_rounding_is_not_stretched_to_a_picture():
+    flat = torch.full((1, 4, 4), 20.0) + torch.linspace(-1, 1, 16).view(1, 4, 4) * 1e-5
+    assert torch.equal(normalise_depth(flat, near="large"), torch.zeros(1, 4, 4))
+    assert torch.equal(normalise_depth(flat, near="small"), torch.zeros(1, 4, 4))
 
 
 def test_one_pixel_at_nothing_does_not_take_all_contrast():
@@ -90,6 +94,9 @@ def save_depth_anything(folder, kind):
 
 def save_zoedepth(folder):
     """As Intel/zoedepth-nyu: metres, and a processor that pads."""
+    # Here, where the filter of the test works: its module uses something that torch says is outdated.
+    from transformers import ZoeDepthForDepthEstimation, ZoeDepthImageProcessor
+
     torch.manual_seed(2)
     backbone = BeitConfig(
         hidden_size=16,
@@ -116,9 +123,11 @@ def save_zoedepth(folder):
 
 
 def save(model, folder):
-    """Heads that end in a ReLU might give nothing but zeros at random: lift them."""
+    """With the libraries' own random weights the head sees nothing of the image: larger ones."""
     for layer in model.modules():
-        if isinstance(layer, nn.Conv2d) and layer.out_channels == 1 and layer.bias is not None:
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight)
+        if isinstance(layer, nn.Conv2d) and layer.out_channels == 1:  # before a ReLU, which might cut all
             nn.init.constant_(layer.bias, 1.0)
     model.save_pretrained(folder)
 
@@ -130,6 +139,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_published_architectures_come_out_with_near_as_one(tmp_path, kind):
     make, near = MAKERS[kind]
@@ -150,7 +160,7 @@ def test_published_architectures_come_out_with_near_as_one(tmp_path, kind):
     own = network.processor.post_process_depth_estimation(output, target_sizes=sizes, **extra)
     for depth, raw in zip(maps, own, strict=True):
         values = raw["predicted_depth"].numpy()
-        assert values.std() > 0
+        assert values.std() > 1e-3
         order = np.corrcoef(depth.ravel(), values.ravel())[0, 1]
         assert order > 0.9 if near == "large" else order < -0.5
 

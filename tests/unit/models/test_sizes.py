@@ -107,7 +107,14 @@ def test_footprint_sees_what_a_backward_pass_keeps():
 
 
 SMALL = PipelineConfigs(
-    unet={**SD15.unet, "block_out_channels": [32, 32, 64, 64], "cross_attention_dim": 32},
+    unet={
+        **SD15.unet,
+        "block_out_channels": [32, 64],
+        "cross_attention_dim": 32,
+        "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+        "layers_per_block": 1,
+        "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+    },
     vae={**SD15.vae, "block_out_channels": [32, 32, 32, 32]},
     text_encoder={
         **SD15.text_encoder,
@@ -152,8 +159,10 @@ def test_sampling_needs_all_networks_and_more_with_guidance():
     networks = (pipeline.unet, pipeline.control, pipeline.vae, pipeline.text_encoder)
     alone = synthesis_plan(pipeline, image_size=64, batch_size=4, passes=1)
     assert alone.parts["weights"] == 4 * sum(map(parameter_count, networks))
-    guided = synthesis_plan(pipeline, image_size=64, batch_size=4, passes=8)
+    guided = synthesis_plan(pipeline, image_size=64, batch_size=4, passes=64)
     assert guided.parts["activations"] > alone.parts["activations"]
+    more = synthesis_plan(pipeline, image_size=64, batch_size=8, passes=1)  # decoding is what counts here
+    assert more.parts["activations"] == pytest.approx(2 * alone.parts["activations"], rel=0.05)
     assert alone.total == sum(alone.parts.values())
 
 

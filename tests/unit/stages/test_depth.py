@@ -94,9 +94,11 @@ def test_a_killed_stage_keeps_whole_maps_and_makes_damaged_ones_again(run, tmp_p
     partial = tmp_path / "run" / "depth.partial"
     assert sorted(path.name for path in partial.glob("*.png")) == ["s0.png", "s1.png"]
     (partial / "s1.png").write_bytes((partial / "s1.png").read_bytes()[:-5])  # cut short
+    kept = (partial / "s0.png").stat().st_mtime_ns
     CountingNetwork.seen, CountingNetwork.dies_at = 0, None
     made = run()
-    assert CountingNetwork.seen == 3  # s1, and the two that were never made
+    assert CountingNetwork.seen == 4  # whole batches, as in an uninterrupted run
+    assert (made / "s0.png").stat().st_mtime_ns == kept  # but what was whole is not written again
     assert read_depth(made / "s1.png")[8, 8] == pytest.approx(60 / 255, abs=1e-4)
     assert len(JsonLines(made / depth.MAPS).rows()) == 4
 
@@ -107,7 +109,7 @@ def test_a_changed_data_set_computes_only_changed_images(run, tmp_path):
     CountingNetwork.seen = 0
     write(tmp_path, [10, 61, 110, 160, 210, 250])
     made = run()
-    assert CountingNetwork.seen == 1
+    assert CountingNetwork.seen == 2  # the batch of the changed image
     assert made.manifest["counts"] == {"maps": 4, "reused": 3}
     assert read_depth(made / "s1.png")[8, 8] == pytest.approx(61 / 255, abs=1e-4)
     write(tmp_path, [10, 60, 110, 160, 210, 250])  # back again: the map is on the shelf
