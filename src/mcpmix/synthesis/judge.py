@@ -288,7 +288,7 @@ def _train_fold(
         seed_everything("judge-step", seed, index)  # dropout inside the network
         loss = _loss(network, images, masks, settings, torch_rng("judge-batch", seed, index), device)
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         rates.step()
         return loss.item()
