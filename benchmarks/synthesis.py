@@ -231,7 +231,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Row], str]]] = {
     "condition": ("condition", lambda row: CONDITIONS[row["condition"]]),
     "images_per_second": ("images/s", lambda row: f"{row['images_per_second']:.2f}"),
     "alignment": ("alignment ↑", lambda row: f"{row['alignment']:.3f} ± {row['alignment_error']:.3f}"),
-    "kid": ("KID × 1000 ↓", lambda row: f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}"),
+    "kid": ("KID ↓", lambda row: f"{row['kid']:.3f} ± {row['kid_error']:.3f}"),
     "diversity": ("diversity", lambda row: f"{row['diversity']:.2f}"),
     "copies": ("copies", lambda row: f"{100 * row['copies']:.0f} %"),
 }  # fmt: skip

@@ -183,7 +183,7 @@ def _messages(connection: Connection) -> Iterator[tuple[int, Sequence["Request"]
 
 
 def _view(memory: "Array[c_ubyte]", shape: Shape) -> Pixels:
-    return np.frombuffer(memory, np.uint8).reshape(shape)
+    return np.frombuffer(memoryview(memory), np.uint8).reshape(shape)
 
 
 @contextmanager

@@ -99,12 +99,13 @@ def test_closing_does_not_wait_for_a_long_batch():
 
 
 PARENT = """
-    import sys, time
+    import signal
     from functools import partial
     from tests.unit.synthesis.light_makers import Light
     from tests.unit.synthesis.test_workers import Wish, pool_of
 
     if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
         pool = pool_of(partial(Light, 60.0), workers=2)
         try:
             pool.submit([Wish(0, 0)])
@@ -132,13 +133,17 @@ def test_no_worker_outlives_its_parent(tmp_path, number):
         env=environment,
         start_new_session=True,
     )
-    workers = [int(word) for word in parent.stdout.readline().split()]
-    assert len(workers) == 2
-    if number == signal.SIGINT:
-        os.killpg(parent.pid, number)  # as a terminal does: to parent and workers alike
-    else:
+    try:
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        if number == signal.SIGINT:
+            os.killpg(parent.pid, number)  # as a terminal does: to parent and workers alike
+        else:
+            parent.kill()
+        out, errors = parent.communicate(timeout=60)
+    finally:
         parent.kill()
-    out, errors = parent.communicate(timeout=60)
+        parent.wait()
     if number == signal.SIGINT:
         assert (parent.returncode, out, errors) == (0, "interrupted\n", "")
     deadline = time.monotonic() + 60
