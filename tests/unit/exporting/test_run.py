@@ -10,11 +10,14 @@ from torch import nn
 
 from mcpmix.core.errors import ConfigError, DataError, DependencyError, ModelError
 from mcpmix.core.progress import SILENT
+from mcpmix.data.sample import read_image, resize_image
+from mcpmix.data.transforms import normalise
 from mcpmix.exporting import export_segmenter, run
 from mcpmix.exporting.verification import compare, images_of
 from mcpmix.inference import Predictor, load_segmenter
 from mcpmix.models.segmenters import SEGMENTERS, build_segmenter, save_segmenter
 from mcpmix.prediction import predict_files
+from mcpmix.training.objective import segmentation_loss
 
 BACKBONES = {"segformer": "nano", "unet": "mobilenet_v2", "deeplabv3plus": "mobilenet_v2", "segnet": "small"}
 SIZE = 50  # no multiple of 32
@@ -65,7 +68,7 @@ def test_backbones_agree_with_torch_at_any_size(name, exported, images):
     assert made.agreement.images == 3
     assert made.agreement.pixels == 50 * 50 + 90 * 61 + 31 * 128
     assert 0 <= made.agreement.difference < 1e-5
-    assert made.agreement.flipped == 0
+    assert made.agreement.flipped <= 3  # untrained, so that probabilities lie close about 0.5 everywhere
 
 
 def test_facts_travel_with_the_file(exported):
@@ -87,11 +90,29 @@ def test_fractions_give_the_same_as_levels(exported, images, tmp_path):
     assert onnxruntime.InferenceSession(made.path).get_inputs()[0].type == "tensor(float)"
 
 
-def test_moved_to_another_place_both_ways_give_the_same_masks(exported, images, tmp_path, examples):
+def trained_segmenter(folder, images):
+    """Knows red from green after some steps: like any trained one, it is unsure about few pixels only."""
+    torch.manual_seed(0)
+    network = build_segmenter("segformer", "nano").train()
+    pixels = np.stack([resize_image(read_image(path), SIZE) for path in sorted(images.iterdir())])
+    batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    targets = (batch[:, :1] > batch[:, 1:2]).float()
+    optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    for _ in range(25):
+        optimiser.zero_grad()
+        segmentation_loss(network(normalise(batch)), targets).backward()
+        optimiser.step()
+    save_segmenter(network, folder, {"name": "segformer", "variant": "nano", "size": SIZE})
+    return folder
+
+
+def test_moved_to_another_place_both_ways_give_the_same_masks(images, tmp_path, examples):
     """Another machine has the folder or the file, and none of what lay around it."""
-    segmenter, made = exported("unet")
-    moved = shutil.copytree(segmenter, tmp_path / "elsewhere" / "unet")
-    file = shutil.copy(made.path, tmp_path / "elsewhere" / "unet.onnx")
+    segmenter = trained_segmenter(tmp_path / "segmenter", images)
+    made = export_segmenter(segmenter, tmp_path / "model.onnx", verify=images)
+    assert made.agreement.flipped == 0
+    moved = shutil.copytree(segmenter, tmp_path / "elsewhere" / "segmenter")
+    file = shutil.copy(made.path, tmp_path / "elsewhere" / "model.onnx")
     predict_files(segmenter, images, tmp_path / "here", device="cpu")
     predict_files(moved, images, tmp_path / "there", device="cpu")
     assert examples("onnx_predict").main([str(file), str(images), "--out", str(tmp_path / "onnx")]) == 0
