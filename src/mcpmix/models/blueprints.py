@@ -8,6 +8,7 @@ import copy
 import json
 import string
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from diffusers import AutoencoderKL, AutoencoderTiny, DPMSolverMultistepScheduler, UNet2DConditionModel
@@ -111,6 +112,20 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int = 1024) -> CLIPTokeni
         merges=[tuple(merge) for merge in model["merges"]],
         model_max_length=TEXT_LENGTH,
     )
+
+
+def stored_tokenizer(corpus: Iterable[str], folder: Path) -> CLIPTokenizer:
+    """The tokenizer in `folder`; if there is none, one is built from `corpus` and stored there.
+
+    Each build numbers tokens anew, in the order of a hash table. A training that goes on after a kill needs
+    the numbers that its checkpoint was made with.
+    """
+    if not folder.exists():
+        temporary = folder.with_name(folder.name + ".partial")
+        build_tokenizer(corpus).save_pretrained(temporary)
+        temporary.replace(folder)
+    stored: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder)
+    return stored
 
 
 def build_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:

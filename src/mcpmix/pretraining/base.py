@@ -78,7 +78,7 @@ def train_base(
     torch.manual_seed(0)
     texts = training_texts(corpus, prompts[0])
     known = [*prompts, *(text for kind in texts for text in kind)]
-    base = _start_from(start, vae) if start else _untrained(corpus, vae, known)
+    base = _start_from(start, vae) if start else _untrained(corpus, vae, known, folder / "tokenizer")
     latents = latent_cache(vae, corpus, folder / "latents.npy", progress)
     tokens = torch.stack([tokenise(base.tokenizer, kind) for kind in texts])
     empty = tokenise(base.tokenizer, [""])[0]
@@ -146,8 +146,8 @@ def prompted_captions(corpus: Corpus, prompt: str) -> list[list[str]]:
     return [[" ".join([prompt, ", ".join(parts[:count])]).strip() for parts in phrases] for count in (1, 3)]
 
 
-def _untrained(corpus: Corpus, vae: Autoencoder, texts: list[str]) -> DiffusionBase:
-    tokenizer = blueprints.build_tokenizer(texts)
+def _untrained(corpus: Corpus, vae: Autoencoder, texts: list[str], store: Path) -> DiffusionBase:
+    tokenizer = blueprints.stored_tokenizer(texts, store)
     return DiffusionBase(
         blueprints.build_unet(corpus.images.shape[1]),
         vae,
