@@ -1,6 +1,7 @@
 """`kill -9` in the middle of a stage, then the same command again: the same bytes as without the kill."""
 
 import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -162,3 +163,7 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_table(make_config, tmp_p
     assert "report/table.json" in result
     assert {name for name in {*result, *wanted} if result.get(name) != wanted.get(name)} == set()
     assert not list(run.rglob("*.partial"))
+    pairs, generator = (
+        json.loads((run / stage / "manifest.json").read_text())["counts"] for stage in ("pairs", "generator")
+    )
+    assert pairs["seen"]["the generator"] == generator["images"]
