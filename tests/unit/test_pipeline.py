@@ -8,6 +8,7 @@ from PIL import Image
 from mcpmix.core.artifacts import MANIFEST, file_digest
 from mcpmix.core.config import resolve_config
 from mcpmix.core.errors import DataError
+from mcpmix.data.index import DatasetIndex
 from mcpmix.inference import load_segmenter
 from mcpmix.pipeline import Pipeline, share_threads
 
@@ -43,6 +44,17 @@ def test_every_stage_leaves_a_manifest(finished):
         assert manifest["versions"]["torch"]
     assert not list(folder.rglob("*.partial"))
     assert not list(folder.rglob("checkpoint*"))
+
+
+def test_each_segmenter_has_a_card_with_its_data_and_test_scores(finished):
+    index = DatasetIndex.read(finished.folder / "dataset" / "index.json")
+    for arm in finished.train.arms:
+        card = (finished.folder / "segmenter" / arm / "seed-0" / "README.md").read_text(encoding="utf-8")
+        summary = finished.folder / "evaluation" / arm / "seed-0" / "summary.json"
+        dsc = json.loads(summary.read_text())["dsc"]["mean"]
+        assert index.digest in card
+        assert f"trained with {arm}, seed 0" in card
+        assert f"| dsc (%) | {dsc:.2f} |" in card
 
 
 def test_everything_is_reused_the_second_time(finished):
