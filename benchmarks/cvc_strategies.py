@@ -228,8 +228,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"EfficientNet-lite0 encoder (ImageNet), {setting['steps']} optimiser steps of "
         f"{setting['train']['batch_size']} images in every arm, seeds {', '.join(map(str, seeds))}; mean ± "
         "standard deviation over seeds. Test sequences were never seen; the validation sequences chose the "
-        "checkpoint, so their figures (at network size) are too good. Every strategy has the settings of its "
-        f"paper; none was tuned.{left}\n\n"
+        "checkpoint, so their figures (at network size) are too good. Every strategy has its defaults; none "
+        f"was tuned.{left}\n\n"
         f"{to_markdown(build_table(summaries, COLUMNS))}\n"
         "Written by `python benchmarks/cvc_strategies.py`."
     )
@@ -245,7 +245,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--only", nargs="+", choices=(*ALONE, *PAIRED), help="these strategies")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--steps", type=int, default=350, help="optimiser steps, to the nearest epoch")
+    parser.add_argument("--steps", type=int, default=280, help="optimiser steps, to the nearest epoch")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=1e-3)

@@ -47,7 +47,7 @@ class InstructEditor:
         try:
             # The checker for nudity blackens frames of mucosa.
             pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-                folder, torch_dtype=precision, safety_checker=None, requires_safety_checker=False
+                folder, dtype=precision, safety_checker=None, requires_safety_checker=False
             )
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ModelError(f"Cannot load the editor in {folder}: {error}") from error
@@ -95,7 +95,7 @@ class InstructEditor:
             )
         edited: Tensor = self.pipeline(
             prompt=list(instructions),
-            image=images.to(self.pipeline.device, self.precision) * 2 - 1,
+            image=images.to(self.pipeline.device, self.precision),
             num_inference_steps=settings.steps,
             guidance_scale=settings.guidance,
             image_guidance_scale=settings.image_guidance,
