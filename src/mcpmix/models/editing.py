@@ -1,4 +1,4 @@
-"""Editing images by instruction (InstructPix2Pix): another look for a frame, its layout kept
+"""Editing images by instruction (InstructPix2Pix): another look for a frame, its layout kept.
 
 The pipeline knows nothing of masks: DiffuseMix trains on its edits under the mask of the original.
 """
