@@ -197,7 +197,8 @@ class Trainer:
     def _open_pairs(self, inputs: Inputs) -> PairSource:
         if inputs.edits is not None:
             stored = [range(len(self.config.editor.instructions))] * len(self.train)
-            return PairBank(inputs.edits.folder, self.train.ids, stored, seed_for(self.config.seed, self.seed))
+            drawn_by = seed_for(self.config.seed, self.seed)
+            return PairBank(inputs.edits.folder, self.train.ids, stored, drawn_by)
         folders = PairFolders(
             pairs=inputs.pairs.folder if inputs.pairs is not None else None,
             control=inputs.generator / "controlnet" if inputs.generator is not None else None,
