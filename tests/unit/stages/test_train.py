@@ -6,6 +6,8 @@ import torch
 from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.runtime import setup
+from mcpmix.data.transforms import denormalise
+from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing import STRATEGIES
 from mcpmix.pipeline import Pipeline
 from mcpmix.stages import train
@@ -48,7 +50,7 @@ def test_recent_mean_by_hand():
 def test_one_lucky_validation_does_not_choose_the_checkpoint(prepared, tmp_path, monkeypatch):
     config, inputs, runtime = prepared
     scores = iter([10.0, 46.0, 12.0, 36.0, 37.0, 38.0])
-    monkeypatch.setattr(train.RegionAccumulator, "compute", lambda _: {"dsc": next(scores)})
+    monkeypatch.setattr(RegionAccumulator, "compute", lambda _: {"dsc": next(scores)})
     trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
     for epoch in range(1, 7):
         trainer.log.append(epoch=epoch, validation=trainer._validate(epoch))
@@ -97,7 +99,7 @@ def test_originals_lead_to_the_augmented_batch(prepared, tmp_path):
     assert torch.equal(batch.originals.warp(masks), batch.masks)
     assert not torch.equal(masks, batch.masks)
     pixels = torch.from_numpy(trainer.train.images[places]).permute(0, 3, 1, 2)
-    torch.testing.assert_close(train.denormalise(batch.originals.images()), pixels / 255)
+    torch.testing.assert_close(denormalise(batch.originals.images()), pixels / 255)
 
 
 @pytest.mark.parametrize(("arm", "terms"), [("puzzlemix", {"mixed"}), ("hsmix", {"hard", "soft"})])

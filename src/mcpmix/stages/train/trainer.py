@@ -1,12 +1,10 @@
-"""Stage 3: one segmenter, trained under one strategy with one seed.
+"""One training: the loop, its batches, validation and checkpoints.
 
-The loop does not know which strategy it runs. Seeds are matched: the same seed gives every arm the same
-initial weights, the same order of samples and the same geometric augmentation.
+The loop does not know which strategy it runs.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,23 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mcpmix.core.artifacts import Artifact, StageKey, workspace
 from mcpmix.core.config import Config
-from mcpmix.core.errors import DataError, TrainingError
-from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.errors import TrainingError
+from mcpmix.core.progress import Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.seen import images_of, write_seen
-from mcpmix.data.transforms import denormalise, draw_augmentation, normalise
+from mcpmix.data.seen import images_of
+from mcpmix.data.transforms import draw_augmentation, normalise
 from mcpmix.metrics import RegionAccumulator
-from mcpmix.mixing.strategies import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
-from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
-from mcpmix.models.features import load_features
-from mcpmix.models.segmenters import build_segmenter, save_segmenter
-from mcpmix.reporting.model_card import write_card
+from mcpmix.mixing.strategy import Batch, Originals, Term
+from mcpmix.models.segmenters import build_segmenter
+from mcpmix.stages.train.arms import Inputs, arm_strategy
 from mcpmix.synthesis.opening import PairFolders, open_pairs
 from mcpmix.synthesis.sources import PairBank, PairSource
 from mcpmix.training.ahead import one_ahead
@@ -42,116 +37,8 @@ CHECKPOINT = "checkpoint.safetensors"
 _CALIBRATION_BATCHES = 4
 _WARMUP_SHARE = 0.05
 
-
 Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
 """Sees each step after its backward pass: the batch, its terms, and their logits with gradients."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The artefacts that training reads; all but the data set only where the strategy needs pairs."""
-
-    dataset: Artifact
-    depth: Artifact | None = None
-    generator: Artifact | None = None
-    pairs: Artifact | None = None
-    edits: Artifact | None = None
-
-
-def takes_edits(config: Config, arm: str) -> bool:
-    """Whether an arm trains on edits by instruction instead of counterparts."""
-    return arm == "diffusemix" and config.editor.model is not None
-
-
-def needs_generator(config: Config, arm: str) -> bool:
-    """Whether an arm trains on counterparts that the generator makes."""
-    return needs_pairs(arm) and not takes_edits(config, arm)
-
-
-def needs_pairs(arm: str) -> bool:
-    """Whether a strategy trains on synthetic counterparts."""
-    return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` tells of unknown names
-
-
-def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
-    """What a segmenter depends on. Arms without pairs do not depend on them or on the gates."""
-    settings = {
-        "arm": arm,
-        "size": config.data.size,
-        "segmenter": config.segmenter.model_dump(mode="json"),
-        "train": config.train.model_dump(mode="json", exclude={"arms", "seeds", "strategies"}),
-        "precision": config.runtime.precision,
-        "deterministic": config.runtime.deterministic,
-    }
-    if own := config.train.strategies.get(arm):
-        settings |= {"strategy": own}
-    digests = {"dataset": inputs.dataset.digest}
-    if inputs.edits is not None:
-        digests |= {"edits": inputs.edits.digest}
-    elif needs_pairs(arm):
-        settings |= {"rla": config.rla.model_dump(mode="json"), "source": config.synthesis.source}
-        source = inputs.pairs if config.synthesis.source == "bank" else inputs.generator
-        if source is None:
-            raise DataError(f"The arm {arm} trains on pairs: run `mcpmix synthesize` first.")
-        digests |= {"pairs": source.digest}
-        if config.synthesis.makes_in_training:
-            settings |= {"synthesis": config.synthesis.model_dump(mode="json", exclude={"workers", "ahead"})}
-    return StageKey("train", settings, digests, seed_for(config.seed, seed))
-
-
-def run(
-    config: Config,
-    inputs: Inputs,
-    arm: str,
-    seed: int,
-    out: Path,
-    runtime: Runtime,
-    progress: Progress = SILENT,
-) -> Artifact:
-    """Train, choose the checkpoint on the validation split, save it.
-
-    Args:
-        config: sections `segmenter`, `train`, `rla` and `data.size`.
-        inputs: artefacts of the stages before.
-        arm: name of a strategy.
-        seed: number of the repetition.
-        out: folder of the result.
-        runtime: device and precision.
-        progress: where to report.
-    """
-    with workspace(out, key(config, inputs, arm, seed)) as space:
-        trainer = Trainer(config, inputs, arm, seed, space.folder, runtime)
-        try:
-            trainer.fit(progress)
-        finally:
-            trainer.close()
-        description = {
-            "name": config.segmenter.name,
-            "variant": config.segmenter.variant,
-            "size": config.data.size,
-            "arm": arm,
-            "seed": seed,
-            "dataset": inputs.dataset.digest,
-            "best_epoch": trainer.best_epoch,
-            "validation_dsc": trainer.best_dsc,
-        }
-        trainer.network.load_state_dict(trainer.best)
-        save_segmenter(trainer.network, space.folder, description)
-        write_card(space.folder, config, description, DatasetIndex.read(inputs.dataset / "index.json"))
-        write_seen(space.folder, trainer.seen)
-        artifact = space.finish(
-            epochs=trainer.epochs, steps=trainer.epochs * trainer.steps_per_epoch, **_scores(trainer)
-        )
-        (artifact / CHECKPOINT).unlink()  # last: a kill before this costs nothing
-        return artifact
-
-
-def _scores(trainer: "Trainer") -> dict[str, float | list[str]]:
-    return {
-        "best_epoch": trainer.best_epoch,
-        "validation_dsc": trainer.best_dsc,
-        "warnings": trainer.warnings,
-    }
 
 
 class Trainer:
@@ -172,7 +59,7 @@ class Trainer:
         seed_everything(config.seed, "train", seed)
         network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
         self.network: nn.Module = network.to(runtime.device)
-        self.strategy = _strategy(config, arm).to(runtime.device)
+        self.strategy = arm_strategy(config, arm).to(runtime.device)
         self.strategy.attach(self._input_gradient)
         self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
         self.gates: list[float] = []  # s * rho after each epoch
@@ -398,43 +285,6 @@ class Trainer:
         return done
 
 
-# --- what a configuration means --------------------------------------------------------------------------
-
-
-def _strategy(config: Config, arm: str) -> Strategy:
-    """The strategy of an arm with the settings it takes."""
-    rla, epochs = config.rla, config.train.epochs
-    fixed: dict[str, object] = {"s_max": rla.s_max, "rho": rla.fixed_rho}
-    settings: dict[str, dict[str, object]] = {
-        "mcpmix": fixed,
-        "mcpmix-stepwise": {"epochs": epochs, "rho": rla.fixed_rho},
-        "mcpmix-cosine": {"epochs": epochs, "rho": rla.fixed_rho},
-    }
-    if arm == "mcpmix-rla":
-        phi = load_features(rla.features)
-        settings[arm] = {
-            "epochs": epochs,
-            "tail_epochs": config.train.tail_epochs,
-            "features": NormalisedFeatures(phi),
-            **rla.model_dump(exclude={"gate_learning_rate", "features", "fixed_rho"}),
-            "gate_lr": rla.gate_learning_rate,
-        }
-    return build_strategy(arm, **settings.get(arm, {}), **config.train.strategies.get(arm, {}))
-
-
-class NormalisedFeatures(nn.Module):
-    """phi on images as the segmenter sees them: brought back to [0, 1] first."""
-
-    def __init__(self, phi: nn.Module) -> None:
-        super().__init__()
-        self.phi = phi
-
-    def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W normalised images to B,F."""
-        features: Tensor = self.phi(denormalise(images))
-        return features
-
-
 def recent_mean(values: Sequence[float], momentum: float) -> float:
     """Mean of `values` in which each counts `momentum` times as much as the one after it; 0: the last one."""
     weights = np.power(momentum, np.arange(len(values))[::-1], dtype=float)
@@ -456,21 +306,3 @@ def _rate(step: int, steps: int) -> float:
 
 def _constant(_: int) -> float:
     return 1.0
-
-
-def check_strategies(strategies: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Problems of the configured settings of strategies."""
-    return [
-        f"train.strategies.{problem}"
-        for name, settings in strategies.items()
-        for problem in setting_problems(name, settings)
-    ]
-
-
-def check_arms(arms: tuple[str, ...]) -> list[str]:
-    """Problems of the configured arms: names that no strategy has."""
-    return [
-        f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}"
-        for arm in arms
-        if arm not in STRATEGIES
-    ]
