@@ -41,5 +41,10 @@ def run(
             progress=progress,
         )
         dice = judge.real_dice
-        progress.say(f"judge: Dice {dice.mean():.2f} on real images of groups that it has not seen")
-        return space.finish(images=len(dice), folds=len(judge.networks), dice=float(dice.mean()))
+        progress.say(
+            f"judge: Dice {dice.mean():.2f} on real images of groups that it has not seen, "
+            f"{judge.chance:.2f} against masks of others"
+        )
+        return space.finish(
+            images=len(dice), folds=len(judge.networks), dice=float(dice.mean()), chance=judge.chance
+        )

@@ -212,6 +212,7 @@ def _mean_scores(rows: Sequence[Row], admission: Admission) -> dict[str, float |
     return means | {
         "alignment_tried": _mean([row["scores"]["alignment"] for row in rows]),
         "alignment_real": float(admission.judge.real_dice.mean()),
+        "alignment_chance": admission.judge.chance,
     }
 
 

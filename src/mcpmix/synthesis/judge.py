@@ -37,6 +37,7 @@ _WARMUP = 0.1  # share of the steps in which the learning rate rises
 _ROTATE, _SCALE = 180.0, 0.3  # degrees and relative size: there is no upright in an endoscope
 _GAIN = 0.4  # spread of the logarithm of a channel's gain at colour 1
 _BATCH = 16  # images judged at once
+_MOST_COMPARED = 200  # images whose masks are exchanged for the level of chance
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Judge:
         networks: one for each fold, trained without it; B,3,S,S normalised images to B,1,S,S logits.
         fold_of: fold of each training group.
         real: Dice in [0, 1] of each real training image, by id, from the network of its fold.
+        chance: mean Dice of real images against the masks of other groups.
         device: where the networks run.
     """
 
@@ -78,11 +80,13 @@ class Judge:
         networks: Sequence[nn.Module],
         fold_of: dict[str, int],
         real: dict[str, float],
+        chance: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
         self.networks = [network.to(device).eval() for network in networks]
         self.fold_of = dict(fold_of)
         self.real = dict(real)
+        self.chance = chance
         self.device = torch.device(device)
 
     @property
@@ -93,12 +97,15 @@ class Judge:
     def threshold(self, quantile: float, floor: float) -> float:
         """The Dice below which a synthetic image is rejected.
 
+        Never below `chance`: lesions are large and often in the middle, so that what the judge finds overlaps
+        wrong masks as well, and an image has to fit its own mask better than that.
+
         Args:
             quantile: of the cross-validated Dice on real images: 0.25 asks of a synthetic image what three
                 quarters of the real ones reach.
             floor: never below this, however weak the judge is.
         """
-        return max(floor, float(np.quantile(self.real_dice, quantile)))
+        return max(floor, self.chance, float(np.quantile(self.real_dice, quantile)))
 
     def probabilities(self, images: Pixels, groups: Sequence[str] | None = None) -> npt.NDArray[np.float32]:
         """Lesion probabilities, B,S,S float32.
@@ -161,6 +168,18 @@ def dice_of(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic]) -> Flo
     both = (found & wanted).sum(axis=(1, 2), dtype=np.float64)
     total = found.sum(axis=(1, 2), dtype=np.float64) + wanted.sum(axis=(1, 2))
     return np.where(total > 0, 2 * both / np.maximum(total, 1), 1.0)
+
+
+def chance_dice(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic], groups: Sequence[str]) -> float:
+    """Mean Dice of B,H,W hard masks against the masks of other groups; 0 where there is one group only."""
+    places = np.linspace(0, len(found) - 1, min(len(found), _MOST_COMPARED)).astype(int)
+    names = np.asarray(groups)[places]
+    one = found[places].reshape(len(places), -1).astype(np.float32)
+    two = masks[places].reshape(len(places), -1).astype(np.float32)
+    total = one.sum(1)[:, None] + two.sum(1)[None]
+    dice = np.where(total > 0, 2 * (one @ two.T) / np.maximum(total, 1), 1.0)
+    apart = names[:, None] != names[None]
+    return float(dice[apart].mean()) if apart.any() else 0.0
 
 
 def _contrast(found: npt.NDArray[np.float32], inside: npt.NDArray[np.bool_]) -> Floats:
@@ -233,8 +252,10 @@ def train_judge(
         chosen = np.flatnonzero(folds != fold)
         network = _train_fold(arrays, chosen, settings, seed_for(seed, fold), device, place, progress)
         networks.append(network)
-    judge = Judge(networks, fold_of, {}, device)
-    dice = judge.dice(arrays.images, arrays.masks, groups)
+    judge = Judge(networks, fold_of, {}, device=device)
+    found = judge.probabilities(arrays.images, groups) > 0.5
+    dice = dice_of(found, arrays.masks)
+    judge.chance = chance_dice(found, arrays.masks, groups)
     judge.real = {name: float(value) for name, value in zip(arrays.ids, dice, strict=True)}
     _save(judge, arrays.images.shape[1], settings, folder)
     return judge
@@ -248,11 +269,11 @@ def load_judge(folder: Path, device: torch.device | str = "cpu") -> Judge:
     """
     try:
         facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-        fold_of, real = facts["fold_of"], facts["real"]
+        fold_of, real, chance = facts["fold_of"], facts["real"], float(facts["chance"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder} has no judge ({_FACTS} expected): {error!r}") from error
     networks = [load_network(folder / f"fold-{fold}")[0] for fold in range(max(fold_of.values()) + 1)]
-    return Judge(networks, fold_of, real, device)
+    return Judge(networks, fold_of, real, chance, device)
 
 
 def _save(judge: Judge, size: int, settings: JudgeSettings, folder: Path) -> None:
@@ -260,8 +281,8 @@ def _save(judge: Judge, size: int, settings: JudgeSettings, folder: Path) -> Non
     for fold, network in enumerate(judge.networks):
         description = {"name": settings.network, "variant": settings.variant, "size": size}
         save_segmenter(network, folder / f"fold-{fold}", description)
-    facts = {"fold_of": judge.fold_of, "real": judge.real, "settings": asdict(settings)}
-    write_json(folder / _FACTS, facts)
+    facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
+    write_json(folder / _FACTS, {**facts, "settings": asdict(settings)})
     for fold in range(len(judge.networks)):
         (folder / f"fold-{fold}" / _CHECKPOINT).unlink(missing_ok=True)
 

@@ -8,6 +8,7 @@ from mcpmix.data.arrays import Arrays
 from mcpmix.synthesis.judge import (
     Judge,
     JudgeSettings,
+    chance_dice,
     deal_folds,
     dice_of,
     load_judge,
@@ -48,6 +49,17 @@ def test_dice_by_hand():
     assert dice_of(found, masks).tolist() == [0.5, 0.0, 1.0]
 
 
+def test_chance_is_the_dice_against_masks_of_other_groups():
+    masks = np.zeros((3, 1, 4), np.uint8)
+    masks[0, 0, :2] = 1
+    masks[1, 0, 1:3] = 1
+    masks[2, 0, 2:] = 1
+    found = masks.astype(bool)
+    # a with c: nothing in common; b with c: one of two. Neither image is compared with its own group.
+    assert chance_dice(found, masks, ["x", "x", "y"]) == pytest.approx(0.25)
+    assert chance_dice(found, masks, ["x", "x", "x"]) == 0.0
+
+
 def test_folds_keep_groups_whole_and_are_of_like_size():
     groups = ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"] * 1
     fold_of = deal_folds(groups, 2, seed=0)
@@ -84,6 +96,7 @@ def test_threshold_is_a_quantile_of_real_dice_but_not_below_the_floor():
     judge = Judge([Bright(0)], {}, {"a": 0.2, "b": 0.4, "c": 0.8})
     assert judge.threshold(0.5, 0.1) == pytest.approx(0.4)
     assert judge.threshold(0.0, 0.3) == pytest.approx(0.3)
+    assert Judge([Bright(0)], {}, {"a": 0.2}, chance=0.35).threshold(0.5, 0.3) == pytest.approx(0.35)
     assert judge.real_dice.tolist() == [0.2, 0.4, 0.8]
 
 
@@ -119,6 +132,7 @@ def test_it_learns_from_one_group_to_find_lesions_of_another_and_is_read_again(t
     assert judge.dice(arrays.images, moved, groups).mean() < judge.real_dice.mean() - 0.4
     again = train_judge(arrays, groups, SETTINGS, seed=1, folder=tmp_path)
     assert again.real == judge.real
+    assert again.chance == judge.chance < judge.real_dice.mean()
     assert np.array_equal(again.probabilities(arrays.images), judge.probabilities(arrays.images))
     assert not list(tmp_path.rglob("checkpoint*"))
 

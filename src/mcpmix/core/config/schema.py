@@ -228,7 +228,8 @@ class AdmissionConfig(Section):
     """Images drawn for one replica at most, each with the next seed. A mask all of whose images were rejected
     is trained with its real image alone."""
     alignment_quantile: Share = 0.25
-    """Lowest alignment, as a quantile of the judge's cross-validated Dice on real training images."""
+    """Lowest alignment, as a quantile of the judge's cross-validated Dice on real training images; never
+    below what it reaches with the masks of other groups."""
     alignment_floor: Share = 0.1
     """Lowest alignment, whatever the judge reaches on real images."""
     copy_quantile: Share = 0.5
