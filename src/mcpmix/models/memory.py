@@ -9,15 +9,18 @@ allocator loses to fragments.
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from diffusers.models.attention_processor import Attention
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from mcpmix.models.diffusion import decoder_of
 from mcpmix.models.sizes import MetaPipeline, parameter_count
@@ -47,7 +50,7 @@ class Footprint(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
         self.peak = 0
 
@@ -150,21 +153,26 @@ def synthesis_plan(pipeline: MetaPipeline, *, image_size: int, batch_size: int, 
     )
 
 
-def training_plan(network: nn.Module, *, image_size: int, batch_size: int) -> MemoryPlan:
-    """The training of a segmenter with AdamW in float32; real and mixed images in one pass.
+def training_plan(
+    network: nn.Module, *, image_size: int, batch_size: int, precision: torch.dtype = torch.float32
+) -> MemoryPlan:
+    """The training of a segmenter with AdamW; real and mixed images in one pass.
 
     Args:
         network: B,3,H,W to B,1,H,W, on the meta device.
         image_size: side in pixels.
         batch_size: real images of a step; as many mixed ones come with them.
+        precision: number format of passes; weights are float32.
     """
     trained = parameter_count(network)
-    images = torch.empty(2 * batch_size, 3, image_size, image_size, device="meta")
+    copies = trained * precision.itemsize if precision.itemsize < _FLOAT else 0
+    nn.Module.to(network, precision)
+    images = torch.empty(2 * batch_size, 3, image_size, image_size, dtype=precision, device="meta")
     with _without_gradients(network):
         activations = _peak(lambda: network(images).square().mean().backward())
     return MemoryPlan(
         {
-            "weights": trained * _FLOAT,
+            "weights": trained * _FLOAT + copies,
             "gradients": trained * _FLOAT,
             "optimiser": trained * _MOMENTS["adamw"],
             "activations": activations,
@@ -179,9 +187,16 @@ def _prepare(pipeline: MetaPipeline, precision: torch.dtype, checkpointing: bool
     for network in (pipeline.unet, pipeline.control):
         nn.Module.to(network, precision).train()  # that of diffusers warns of rounding; nothing is rounded
         if checkpointing:
-            network.enable_gradient_checkpointing()
+            network.enable_gradient_checkpointing(_checkpoint)
         else:
             network.disable_gradient_checkpointing()
+
+
+def _checkpoint(part: nn.Module, *inputs: object) -> object:
+    """As the networks do it by default; the mode of attention would be asleep while they compute again."""
+    return checkpoint(
+        part, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), _FusedAttention())
+    )
 
 
 def _inputs(
@@ -191,18 +206,17 @@ def _inputs(
     config, text = pipeline.unet.config, pipeline.text_encoder.config
     side = image_size // pipeline.latent_factor
     channels = pipeline.control.config.conditioning_channels
-    make = {"device": "meta", "dtype": dtype}
     return (
-        torch.empty(count, config.in_channels, side, side, **make),
+        torch.empty(count, config.in_channels, side, side, dtype=dtype, device="meta"),
         torch.empty(count, device="meta", dtype=torch.long),
-        torch.empty(count, text.max_position_embeddings, config.cross_attention_dim, **make),
-        torch.empty(count, channels, image_size, image_size, **make),
+        torch.empty(
+            count, text.max_position_embeddings, config.cross_attention_dim, dtype=dtype, device="meta"
+        ),
+        torch.empty(count, channels, image_size, image_size, dtype=dtype, device="meta"),
     )
 
 
 def _predict(pipeline: MetaPipeline, noisy: Tensor, t: Tensor, text: Tensor, condition: Tensor) -> Tensor:
-    for network in (pipeline.unet, pipeline.control):
-        network.set_attn_processor(_FusedAttention())
     down, middle = pipeline.control(noisy, t, text, condition, return_dict=False)
     prediction: Tensor = pipeline.unet(
         noisy, t, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
@@ -211,7 +225,7 @@ def _predict(pipeline: MetaPipeline, noisy: Tensor, t: Tensor, text: Tensor, con
 
 
 def _peak(action: Callable[[], object]) -> int:
-    with Footprint() as footprint:
+    with _FusedAttention(), Footprint() as footprint:
         action()
     return footprint.peak
 
@@ -248,18 +262,20 @@ class _Fused(torch.autograd.Function):
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-class _FusedAttention:
-    """A processor for diffusers' attention layers that has the sizes of fused attention, and no numbers."""
+class _FusedAttention(TorchFunctionMode):
+    """Inside, torch's attention has the sizes of its fused kernels, and no numbers."""
 
-    def __call__(
+    def __torch_function__(
         self,
-        attn: Attention,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        del attention_mask
-        context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        mixed = _Fused.apply(attn.to_q(hidden_states), attn.to_k(context), attn.to_v(context))
-        result: Tensor = attn.to_out[0](mixed)
-        return result
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run the operation, or what stands for attention."""
+        del types
+        kwargs = kwargs or {}
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        names = ("query", "key", "value")
+        return _Fused.apply(*(kwargs[n] if n in kwargs else args[i] for i, n in enumerate(names)))

@@ -165,8 +165,14 @@ def _start_from(start: DiffusionBase, vae: Autoencoder) -> DiffusionBase:
 def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> None:
     """Write the pipeline with averaged weights; the trained ones stay as they are."""
     trained = cast(TextAndDenoiser, average.module)
-    copies = (blueprints.twin(network) for network in (trained.unet, base.vae, trained.text_encoder))
-    save_base(DiffusionBase(*copies, base.tokenizer, base.scheduler), folder)
+    copied = DiffusionBase(
+        blueprints.twin(trained.unet),
+        blueprints.twin(base.vae),
+        blueprints.twin(trained.text_encoder),
+        base.tokenizer,
+        base.scheduler,
+    )
+    save_base(copied, folder)
 
 
 def view_count(images: int) -> int:

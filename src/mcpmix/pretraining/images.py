@@ -76,7 +76,8 @@ def read_captions(table: Path, images: Sequence[Path]) -> list[str]:
     names: dict[str, set[str]] = defaultdict(set)
     for name, text in _caption_rows(table):
         names[Path(name).as_posix()].add(text)
-    texts, problems = [], []
+    texts: list[str] = []
+    problems: list[str] = []
     for image in images:
         known = next((names[key] for key in _spellings(image) if key in names), set())
         if len(known) != 1:

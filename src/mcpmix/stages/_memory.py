@@ -23,11 +23,13 @@ def memory_of_stages(config: Config, *, with_pairs: bool) -> dict[str, str]:
         ModelError: the generator's configuration is not on this machine and not a known one.
     """
     plans: dict[str, Callable[[], str]] = {}
+    large = False
     if with_pairs:
         pipeline = build_meta(pipeline_configs(config.generator.base), 2, config.finetune.embedding_channels)
-        plans["finetune"] = lambda: _finetune(config, pipeline)
+        large = parameter_count(pipeline.unet) > _LARGE
+        plans["finetune"] = lambda: _finetune(config, pipeline, _precision(config, large))
         plans["synthesize"] = lambda: _synthesize(config, pipeline)
-    plans["train"] = lambda: _train(config)
+    plans["train"] = lambda: _train(config, _precision(config, large))
     return {stage: _safely(plan) for stage, plan in plans.items()}
 
 
@@ -39,9 +41,8 @@ def _safely(plan: Callable[[], str]) -> str:
         return f"memory unknown: a step without numbers failed ({type(error).__name__})"
 
 
-def _finetune(config: Config, pipeline: MetaPipeline) -> str:
+def _finetune(config: Config, pipeline: MetaPipeline, precision: torch.dtype) -> str:
     settings = config.finetune
-    precision = _precision(config, pipeline)
     plan = finetune_plan(
         pipeline,
         image_size=config.data.size,
@@ -73,22 +74,28 @@ def _synthesize(config: Config, pipeline: MetaPipeline) -> str:
     return _sentence(plan, config.data.size, f", batch {settings.batch_size}, float32")
 
 
-def _train(config: Config) -> str:
+def _train(config: Config, precision: torch.dtype) -> str:
     with torch.device("meta"):
         network = build_segmenter(config.segmenter.name, config.segmenter.variant)
-        plan = training_plan(network, image_size=config.data.size, batch_size=config.train.batch_size)
-    text = f", batch {config.train.batch_size}, float32, each training, without the features of RLA"
+        plan = training_plan(
+            network,
+            image_size=config.data.size,
+            batch_size=config.train.batch_size,
+            precision=precision,
+        )
+    batch = f"batch {config.train.batch_size} and as many mixed images"
+    text = f", {batch}, {_name(precision)}, each training, without the features of RLA"
     return _sentence(plan, config.data.size, text)
 
 
-def _precision(config: Config, pipeline: MetaPipeline) -> torch.dtype:
+def _precision(config: Config, large: bool) -> torch.dtype:
     """As configured; with auto, bfloat16 for generators that only a GPU can train, wherever this runs."""
     name = config.runtime.precision
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype
     on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return torch.bfloat16 if on_gpu or parameter_count(pipeline.unet) > _LARGE else torch.float32
+    return torch.bfloat16 if on_gpu or large else torch.float32
 
 
 def _sentence(plan: MemoryPlan, size: int, how: str) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from diffusers import ControlNetModel, UNet2DConditionModel
 
 from mcpmix.core.errors import ModelError
 from mcpmix.models.diffusion import load_base
@@ -154,6 +155,27 @@ def test_the_plan_of_the_fine_tuning_follows_its_settings():
     assert plan(unlock_decoder=True)["gradients"] > full["gradients"]
 
 
+def test_activations_are_those_of_a_real_step():
+    """The same step with numbers and with the library's own attention, counted in the same way."""
+    torch.manual_seed(0)
+    unet = UNet2DConditionModel.from_config(SMALL.unet).train().requires_grad_(False)
+    control = ControlNetModel.from_unet(
+        unet, conditioning_channels=2, conditioning_embedding_out_channels=(8, 8, 8, 8)
+    ).train()
+    for parameter in control.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    noisy, t, text = torch.randn(2, 4, 16, 16), torch.tensor([3, 5]), torch.randn(2, 77, 32)
+    condition = torch.rand(2, 2, 128, 128)
+    with Footprint() as footprint:
+        down, middle = control(noisy, t, text, condition, return_dict=False)
+        prediction = unet(
+            noisy, t, text, down_block_additional_residuals=down, mid_block_additional_residual=middle
+        ).sample
+        del down, middle
+        prediction.square().mean().backward()
+    assert plan(image_size=128)["activations"] == pytest.approx(footprint.peak, rel=0.1)
+
+
 def test_sampling_needs_all_networks_and_more_with_guidance():
     pipeline = build_meta(SMALL, 2, (8, 8, 8, 8))
     networks = (pipeline.unet, pipeline.control, pipeline.vae, pipeline.text_encoder)
@@ -166,6 +188,21 @@ def test_sampling_needs_all_networks_and_more_with_guidance():
     assert alone.total == sum(alone.parts.values())
 
 
+def test_attention_never_holds_the_matrix_of_all_pairs():
+    class Attention(torch.nn.Module):
+        def forward(self, images):
+            tokens = images.flatten(2).transpose(1, 2)[:, None]  # B, one head, 64 * 64 tokens, 3
+            mixed = torch.nn.functional.scaled_dot_product_attention(tokens, tokens, value=tokens)
+            return self.weight * mixed.sum()
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(1, device="meta"))
+
+    parts = training_plan(Attention(), image_size=64, batch_size=1).parts
+    assert parts["activations"] < 64**4 * 4  # bytes of one such matrix
+
+
 def test_training_of_a_network_by_hand():
     network = torch.nn.Conv2d(3, 1, 1, device="meta")
     parts = training_plan(network, image_size=16, batch_size=2).parts
@@ -174,3 +211,6 @@ def test_training_of_a_network_by_hand():
     # at least the logits of two real and two mixed images, and their gradient
     assert parts["activations"] >= 2 * 4 * 16 * 16 * 4
     assert all(parameter.grad is None for parameter in network.parameters())
+    half = training_plan(network, image_size=16, batch_size=2, precision=torch.bfloat16).parts
+    assert half["weights"] == 4 * (4 + 2)
+    assert half["activations"] == pytest.approx(parts["activations"] / 2, rel=0.1)
