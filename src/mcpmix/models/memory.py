@@ -3,8 +3,8 @@
 Weights, gradients, optimiser state and the weight average follow from the number of parameters. Activations
 are measured: one step runs on the meta device, where tensors have shapes and no memory, and every tensor that
 is made and freed on the way is counted. Attention counts as the fused kernels do it, without the matrix of
-all pairs of tokens. Not in the figures: the driver's own share (about half a gigabyte on a GPU) and what an
-allocator loses to fragments.
+all pairs of tokens. Not in the figures: the driver's own share on a GPU and what an allocator loses to
+fragments.
 """
 
 import weakref
