@@ -143,7 +143,7 @@ def markdown(result: dict[str, Any]) -> str:
     return (
         f"CVC-ClinicDB, {frames['train']} frames of {sequences['train']} training sequences; "
         f"{frames['validation']} frames of {sequences['validation']} other sequences are "
-        f"held out. {result['minutes']:.0f} minutes on two cores in all.\n\n"
+        f"held out. {result['minutes']:.0f} minutes in all, on one core.\n\n"
         "| | |\n| --- | ---: |\n"
         f"| images tried, admitted | {found['tried']}, {found['admitted']} |\n"
         f"| masks with at least one | {found['masks']} |\n"

@@ -29,7 +29,10 @@ def export(
         InputType, typer.Option("--input", help="Format of the image; float32: in [0, 1].")
     ] = InputType.uint8,
 ) -> None:
-    """Write a segmenter as one ONNX file, images of any size to probabilities; compare it with torch."""
+    """Write a segmenter as one ONNX file and compare it with torch.
+
+    The file takes images of any size and gives probabilities of the same size.
+    """
     from mcpmix.exporting import export_segmenter
 
     with shown_progress() as progress:

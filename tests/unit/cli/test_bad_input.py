@@ -28,14 +28,14 @@ def run_folder(config):
 def test_a_disk_that_fills_up_in_training_costs_nothing_that_was_finished(
     mcpmix, config, run_folder, monkeypatch
 ):
-    saved, room = train.save_state, [True, False]
+    saved, room = train.trainer.save_state, [True, False]
 
     def save(path, state):
         if not room.pop(0):  # as safetensors says it
             raise RuntimeError("I/O error: No space left on device (os error 28)")
         saved(path, state)
 
-    monkeypatch.setattr(train, "save_state", save)
+    monkeypatch.setattr(train.trainer, "save_state", save)
     message = error_of(mcpmix("train", config, *SHORT), 5)
     segmenter = run_folder / "segmenter" / "full-sup" / "seed-0"
     assert f"The disk that holds {segmenter} is full." in message
@@ -43,7 +43,7 @@ def test_a_disk_that_fills_up_in_training_costs_nothing_that_was_finished(
     assert (run_folder / "dataset" / "manifest.json").exists()
     assert not segmenter.exists()
 
-    monkeypatch.setattr(train, "save_state", saved)
+    monkeypatch.setattr(train.trainer, "save_state", saved)
     begun = []
     epoch = train.Trainer._run_epoch
     monkeypatch.setattr(
