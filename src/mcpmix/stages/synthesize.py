@@ -195,12 +195,14 @@ class _Work:
         return counts | {
             "rejected": tally(rows),
             "without": without,
+            "unjudgeable": self.admission.unjudgeable(),
             "thresholds": self.admission.thresholds.as_json(),
             "scores": {
                 **_mean_scores(rows, self.admission),
                 "diversity": _mean(_diversities(rows, folder, self.admission)),
             },
-            "warnings": _warnings(images, len(self.arrays) * self.config.synthesis.replicas, without),
+            "warnings": _warnings(images, len(self.arrays) * self.config.synthesis.replicas, without)
+            + _blind(self.admission.unjudgeable()),
         }
 
 
@@ -233,6 +235,15 @@ def _diversities(rows: Sequence[Row], folder: Path, admission: Admission) -> lis
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(float(np.mean(known)), 4) if known else None
+
+
+def _blind(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    return [
+        f"the judge finds no lesion in the real images {', '.join(names)} either: that their counterparts "
+        "were rejected for alignment says little about them, and the bank has fewer of such lesions"
+    ]
 
 
 def _warnings(images: int, wanted: int, without: Sequence[str]) -> list[str]:

@@ -75,6 +75,11 @@ class Admission:
         self.groups = tuple(groups)
         self.thresholds = thresholds
 
+    def unjudgeable(self) -> list[str]:
+        """Ids of real training images in which the judge itself does not reach the threshold."""
+        real = self.judge.real
+        return [name for name in self.arrays.ids if real.get(name, 1.0) < self.thresholds.alignment]
+
     def assess(self, images: Pixels, sources: Sequence[int]) -> list[Verdict]:
         """A verdict on each image.
 

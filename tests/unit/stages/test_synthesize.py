@@ -72,6 +72,9 @@ def test_masks_without_a_counterpart_are_told_and_trained_with_their_real_image(
     train = load_arrays(index.part("train"), config.data.size)
     stored = admitted_replicas(rows_of(pairs), train.ids)
     empty = [place for place, numbers in enumerate(stored) if not numbers]
+    assert any("no lesion in the real images" in text for text in counts["warnings"]) == bool(
+        counts["unjudgeable"]
+    )
     assert counts["without"] == [train.ids[place] for place in empty]
     assert empty, "two steps of training make no judge that would admit noise"
     assert any("training uses the real image" in message for message in listener.said)

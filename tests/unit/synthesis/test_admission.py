@@ -66,6 +66,12 @@ def test_bad_images_are_rejected_with_every_reason(admission, image, source, rea
     assert list(verdict.reasons) == reasons
 
 
+def test_masks_that_the_judge_misses_in_the_real_image_are_known(admission):
+    assert admission.unjudgeable() == []
+    admission.judge.real["b"] = 0.4
+    assert admission.unjudgeable() == ["b"]
+
+
 def test_reasons_are_counted_by_kind_once_per_image():
     rows = [
         {"reasons": ["copy: its source at 0.001 < 0.010", "copy: b at 0.002 < 0.010"]},
