@@ -29,7 +29,8 @@ def output(tmp_path_factory):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_backbone_learns_under_an_arm(make_config, output, tmp_path, monkeypatch, name, arm):
     config = make_config(output, *SETTINGS, f"segmenter.name={name}", f"segmenter.variant={BACKBONES[name]}")
-    monkeypatch.setattr(train.trainer, "save_state", lambda *_: None)  # checkpoints would take most of the time
+    # Checkpoints would take most of the time.
+    monkeypatch.setattr(train.trainer, "save_state", lambda *_: None)
     pipeline = Pipeline(config)
     trainer = train.Trainer(config, pipeline.inputs(arm), arm, 0, tmp_path, pipeline.runtime)
     try:

@@ -162,8 +162,8 @@ def leak_text(
         raise DataError(
             bullet_list(
                 f"{share} were seen in training, or show nearly the same as an image that was (=: same "
-                "pixels, ~: nearly), so the figures would be too good. Split by patient or video (data.groups; "
-                f"`mcpmix data groups` proposes some), or remove them from a part.{remedy}",
+                "pixels, ~: nearly), so the figures would be too good. Split by patient or video "
+                f"(data.groups; `mcpmix data groups` proposes some), or remove them from a part.{remedy}",
                 lines,
             )
         )

@@ -313,6 +313,6 @@ def load_decoder(unet: UNet2DConditionModel, control: Path) -> bool:
     except (SafetensorError, RuntimeError) as error:
         raise ModelError(
             f"{path} does not fit the decoder of the base model. Use the base that the ControlNet was "
-            f"fine-tuned on, or fine-tune again. ({str(error):.160})"  # torch would list all layers
+            f"fine-tuned on, or fine-tune again. ({error!s:.160})"  # torch would list all layers
         ) from error
     return True

@@ -85,7 +85,9 @@ class DataConfig(Section):
         if self.source == "folder" and (self.images is None or self.masks is None):
             raise ValueError("source: folder needs both `images` and `masks`")
         if self.source not in ("folder", "phantom") and self.root is None:
-            raise ValueError(f"source: {self.source} needs `root`, the folder or file where the data is: give data.root=PATH")
+            raise ValueError(
+                f"source: {self.source} needs `root`, the folder or file of the data: give data.root=PATH"
+            )
         return self
 
 
@@ -282,7 +284,9 @@ class SynthesisConfig(Section):
         if self.refresh > 0 and self.source != "bank":
             raise ValueError("refresh is for source: bank; on-the-fly makes new counterparts anyway")
         if self.budget and self.source == "bank" and self.refresh == 0:
-            raise ValueError("budget is for pairs made in training: set refresh above 0 or source: on-the-fly")
+            raise ValueError(
+                "budget is for pairs made in training: set refresh above 0 or source: on-the-fly"
+            )
         return self
 
     @property
@@ -389,9 +393,9 @@ class TrainConfig(Section):
     colour: float = Field(default=0.0, ge=0, le=1)
     """Strength of colour jitter, the same for image and counterpart; 0 switches it off."""
     crop: float = Field(default=0.0, ge=0, lt=1)
-    """Largest share of each side that is cut away, alike for image, counterpart and mask; 0 switches it off."""
+    """Largest share of each side that is cut away, alike for image, counterpart and mask; 0: nothing."""
     blur: float = Field(default=0.0, ge=0)
-    """Largest standard deviation of a blur in pixels, the same for image and counterpart; 0 switches it off."""
+    """Largest standard deviation of a blur in pixels, the same for image and counterpart; 0: none."""
 
 
 class EvaluationConfig(Section):
@@ -403,8 +407,8 @@ class EvaluationConfig(Section):
     band: PositiveInt = 2
     """Half-width of the boundary IoU band in pixels."""
     seen: Literal["refuse", "mark"] = "refuse"
-    """Test images that the generator or the segmenter has seen, or nearly: refuse them, or score them and mark
-    every table as leaking."""
+    """Test images that the generator or the segmenter has seen, or nearly: refuse them, or score them and
+    mark every table as leaking."""
 
 
 class RuntimeConfig(Section):

@@ -145,8 +145,8 @@ class Trainer:
         self.scaler.unscale_(self.optimiser)
         norm = nn.utils.clip_grad_norm_(trained.parameters(), _LARGEST_GRADIENT)
         warm_up(self.optimiser, index, self.settings.warmup_steps)
-        self.scaler.step(self.optimiser)  # type: ignore[no-untyped-call]
-        self.scaler.update()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
         self.networks.average.update_parameters(trained)
         return loss, float(norm)
 
