@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -247,6 +248,12 @@ def test_nnunet_as_others_write_it_has_only_a_test_part(tmp_path, collection):
     read = nnunet.read(out)
     assert read.splits["official"] == {name: "test" if name in ("d.4", "é5") else "train" for name in PARTS}
     assert all(sample.group == sample.id for sample in read.samples)
+
+
+def test_nnunet_with_nothing_but_a_test_part_is_read_again(tmp_path, collection):
+    parts = {sample.id: "test" for sample in collection.samples}
+    convert(replace(collection, splits={"official": parts}), "nnunet", tmp_path / "Dataset501_Polyps")
+    assert nnunet.read(tmp_path / "Dataset501_Polyps").splits["official"] == parts
 
 
 def test_nnunet_problems_at_once(tmp_path, collection):

@@ -62,6 +62,8 @@ def write(collection: Collection, folder: Path, step: Step) -> None:
     """
     parts = given_parts(collection)
     counts = {"train": 0, "test": 0}
+    for name in _FOLDERS["train"]:  # a reader expects them, also where all samples are for test
+        (folder / name).mkdir(parents=True, exist_ok=True)
     for sample in collection.samples:
         part = "test" if parts.get(sample.id) == "test" else "train"
         images, labels = (folder / name for name in _FOLDERS[part])

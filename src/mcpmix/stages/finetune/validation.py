@@ -113,8 +113,6 @@ class Validator:
         self.runtime = runtime
         self.judge = judge
         self.log = JsonLines(folder / LOG)
-        # As sampling leaves it: a first validation in a process must not differ from a later one.
-        networks.averaged_control.eval().requires_grad_(False)
 
     def __call__(self, step: int) -> None:
         """Validate the state after `step` steps if it is due, and export it if it is the best so far.
@@ -132,6 +130,8 @@ class Validator:
 
     @torch.no_grad()
     def _look(self, step: int) -> dict[str, Any]:
+        # As sampling leaves it: a first validation in a process must not differ from a later one.
+        self.networks.averaged_control.eval().requires_grad_(False)
         with self.runtime.autocast():
             buckets = self._losses()
             own, other = self._images()
