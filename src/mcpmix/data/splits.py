@@ -14,6 +14,8 @@ from mcpmix.data.sample import Sample
 
 PARTS = ("train", "validation", "test")
 
+_DIGESTS = "image_sha256"  # the part of a split file that says which images it was made for
+
 
 @dataclass(frozen=True)
 class Split:
@@ -83,9 +85,39 @@ def _counts(groups: int, validation: float, test: float) -> tuple[int, int]:
     return held, tested
 
 
-def write_split(path: Path, split: Split) -> None:
-    """Write a split as JSON that a person can edit: lists of ids under train, validation and test."""
-    write_json(path, {part: list(ids) for part, ids in split.parts().items()})
+def write_split(path: Path, split: Split, digests: Mapping[str, str] | None = None) -> None:
+    """Write a split as JSON that a person can edit: lists of ids under train, validation and test.
+
+    Args:
+        path: the file.
+        split: the parts.
+        digests: pixel digest of each image by id, to notice later that an image was replaced.
+    """
+    content: dict[str, object] = {part: list(ids) for part, ids in split.parts().items()}
+    write_json(path, content | ({_DIGESTS: dict(digests)} if digests else {}))
+
+
+def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
+    """Refuse images that are not those a split file was made for; a file without digests allows any.
+
+    Args:
+        path: the split file.
+        digests: pixel digest of each image of the data set by id.
+
+    Raises:
+        DataError: with every image that differs.
+    """
+    read_lists(path)
+    noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8-sig")).get(_DIGESTS, {})
+    changed = [name for name, digest in digests.items() if noted.get(name, digest) != digest]
+    if changed:
+        raise DataError(
+            bullet_list(
+                f"The split file {path} was made for other images. Restore them, or, if they were replaced "
+                f"on purpose, remove their lines below {_DIGESTS} in the file:",
+                changed,
+            )
+        )
 
 
 def read_split(path: Path, samples: Sequence[Sample]) -> Split:
@@ -122,10 +154,12 @@ def read_lists(path: Path) -> dict[str, list[str]]:
         ) from error
     fits = (
         isinstance(content, dict)
-        and set(content) == set(PARTS)
+        and set(content) - {_DIGESTS} == set(PARTS)
         and all(
-            isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in content.values()
+            isinstance(content[part], list) and all(isinstance(name, str) for name in content[part])
+            for part in PARTS
         )
+        and isinstance(content.get(_DIGESTS, {}), dict)
     )
     if not fits:
         found = ", ".join(content) if isinstance(content, dict) else type(content).__name__

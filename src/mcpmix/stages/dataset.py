@@ -12,6 +12,7 @@ from mcpmix.data.index import build_index
 from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.planning import PlannedSplit, SplitPlan, load_collection, make_split
 from mcpmix.data.sample import Sample
+from mcpmix.data.splits import require_same_images, write_split
 
 _ADDED = {"root": None, "split": {"method": "random", "folds": 5, "fold": 0}}  # settings of later versions
 
@@ -42,7 +43,11 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         samples, planned = _collect(config, space.folder, progress)
         split = planned.split
         index = build_index(samples, split, progress)
+        digests = {record.id: record.image_sha256 for record in index.records}
+        if config.data.split.file is not None and config.data.source != "phantom":
+            require_same_images(config.data.split.file, digests)
         index.write(space.folder / "index.json")
+        write_split(space.folder / "split.json", split, digests)
         return space.finish(
             train=len(split.train),
             validation=len(split.validation),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.sample import Sample
-from mcpmix.data.splits import Split, group_split, read_split, write_split
+from mcpmix.data.splits import Split, group_split, read_split, require_same_images, write_split
 
 
 def samples_of(*groups: int) -> list[Sample]:
@@ -92,6 +92,21 @@ def test_file_round_trip_is_plain_json(tmp_path):
         "test": ["g2_0", "g2_1"],
     }
     assert read_split(path, samples) == split
+
+
+def test_digests_in_a_split_file_name_images_that_were_replaced(tmp_path):
+    split = Split(("g1_1", "g1_0"), ("g0_0",), ("g2_0", "g2_1"))
+    path = tmp_path / "split.json"
+    write_split(path, split, {"g1_1": "a", "g1_0": "b", "g0_0": "c"})
+    assert read_split(path, samples_of(2, 2, 2)) == split
+    require_same_images(path, {"g1_1": "a", "g1_0": "b", "g0_0": "c", "new": "d"})
+    with pytest.raises(DataError) as caught:
+        require_same_images(path, {"g1_1": "x", "g1_0": "b", "g0_0": "y"})
+    lines = str(caught.value).split("\n")
+    assert "was made for other images" in lines[0]
+    assert lines[1:] == ["  - g1_1", "  - g0_0"]
+    write_split(path, split)
+    require_same_images(path, {"g1_1": "x"})  # nothing noted, nothing to compare
 
 
 def test_all_problems_of_a_split_file(tmp_path):

@@ -44,6 +44,17 @@ def test_a_leaking_split_says_so_in_its_manifest(frames):
     assert made.manifest["counts"]["test"] == 3
 
 
+def test_the_split_of_a_run_serves_another_until_an_image_is_replaced(frames):
+    config = settings(frames, "data.split.validation=0.3")
+    made = dataset.run(config, config.folder / "dataset")
+    index = DatasetIndex.read(made / "index.json")
+    again = settings(frames, "name=again", f"data.split.file={made / 'split.json'}", "seed=7")
+    assert DatasetIndex.read(dataset.run(again, again.folder / "dataset") / "index.json") == index
+    Image.new("RGB", (8, 8)).save(frames / "images" / "26.png")
+    with pytest.raises(DataError, match=r"made for other images[^-]*\n  - \S*26$"):
+        dataset.run(again, again.folder / "dataset")
+
+
 def test_a_changed_file_changes_the_key(frames):
     before = dataset.key(settings(frames)).digest
     assert dataset.key(settings(frames)).digest == before
