@@ -98,8 +98,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"weight rho from {means['rho_first']:.2f} to {means['rho_last']:.2f}, and the discrepancy D between "
         f"mixed and real images from {means['discrepancy_first']:.3f} to {means['discrepancy_last']:.3f} "
         "(means over seeds, first and last tenth of the epochs).\n\n"
-        "DSC on the unseen patients of this and of further demos, each with its own patients, generator and "
-        f"pairs:\n\n{replication_table(result['patients'])}\n\nWritten by `python benchmarks/demo.py`."
+        "DSC on the unseen patients of this and of further runs of the demo:\n\n"
+        f"{replication_table(result['patients'])}\n\nWritten by `python benchmarks/demo.py`."
     )
 
 

@@ -40,6 +40,6 @@ def demo(
         {"preset": preset, "output": str(out)}, overrides or (), source=f"preset {preset}"
     )
     trainings = len(config.train.arms) * len(config.train.seeds)
-    typer.echo(_PLAN.format(trainings=trainings, time="two minutes" if fast else "12 minutes"))
+    typer.echo(_PLAN.format(trainings=trainings, time="two minutes" if fast else "13 minutes"))
     show_report(run_pipeline(config))
     typer.echo(f"elapsed: {duration(time.monotonic() - start)}")
