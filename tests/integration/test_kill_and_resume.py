@@ -20,7 +20,7 @@ EXTRA = {  # for one stage: what else must come out alike
     "finetune": (
         "finetune.unlock_decoder=true",
         "finetune.validation.every=15",
-        "finetune.validation.images=1",
+        "finetune.validation.images=2",
         "finetune.validation.use=best",
     ),
     "synthesize": (

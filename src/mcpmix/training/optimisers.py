@@ -22,7 +22,7 @@ def build_adamw(groups: list[dict[str, Any]], weight_decay: float, name: str) ->
     """
     require_optimiser(name)
     if name == "adamw":
-        return torch.optim.AdamW(groups, weight_decay=weight_decay)
+        return torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
     optimisers = import_module("bitsandbytes.optim")
     optimiser: torch.optim.Optimizer = optimisers.AdamW8bit(groups, weight_decay=weight_decay)
     return optimiser

@@ -11,9 +11,11 @@ from mcpmix.core.config import resolve_config
 from mcpmix.core.config.schema import GeneratorValidationConfig
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.tracking import JsonLines
+from mcpmix.models.diffusion import NoiseSchedule
 from mcpmix.pipeline import Pipeline
 from mcpmix.stages import finetune
 from mcpmix.stages.finetune.validation import (
+    HeldOut,
     Validator,
     best_of,
     exported_step,
@@ -50,10 +52,28 @@ def test_each_validation_leaves_a_row_and_a_grid(validated):
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
         assert len(row["buckets"]) == 3
-        assert row["loss"] == pytest.approx(np.mean(row["buckets"]))
+        assert row["loss"] == pytest.approx(np.mean(row["buckets"]), rel=1e-4)
         assert -1 <= row["alignment"] <= 1
         with Image.open(artifact / row["grid"]) as grid:
             assert grid.size == (5 * 64, 2 * 64)
+
+
+def test_a_batch_holds_each_sample_at_the_middle_of_each_bucket(make_config, tmp_path):
+    class Networks:
+        schedule = NoiseSchedule(torch.linspace(0.9, 0.1, 1000), "epsilon")
+
+    config = make_config(tmp_path, "finetune.validation.every=1", "finetune.validation.buckets=4")
+    masks = torch.eye(8).expand(3, 8, 8)
+    held_out = HeldOut(("a", "b", "c"), None, torch.arange(3.0).view(3, 1, 1, 1), masks, 0.5 * masks)
+    validator = Validator(Networks, held_out, torch.ones(1, 2, 5), config, tmp_path, None)
+    whole, part = validator._batch(torch.arange(12)), validator._batch(torch.tensor([6]))
+
+    assert whole.t.tolist() == [125, 375, 625, 875] * 3
+    assert whole.clean.flatten().tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+    assert len(set(whole.noise.flatten().tolist())) == 12
+    assert torch.equal(whole.shown[0], torch.stack([masks[0], 0.5 * masks[0]]))
+    assert torch.equal(part.noise[0], whole.noise[6])  # whatever batch it is in
+    assert part.text.shape == (1, 2, 5)
 
 
 def test_no_test_image_is_read(validated):
