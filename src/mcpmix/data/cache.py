@@ -24,6 +24,7 @@ Rows = Iterable[tuple[Bytes, Bytes]]
 
 _LAYOUT = 1  # of the files, and of how images are decoded and resized: count up when either changes
 _IMAGES, _MASKS = "images.npy", "masks.npy"
+_BUFFER = 2**23  # bytes per write: what is written in large pieces lies in large pages, and is read faster
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _write(place: Path, key: StageKey, count: int, size: int, rows: Rows) -> Non
     space.prepare()
     sums = []
     # Written, not mapped: a full disk is then an error that can be told, where a map would end the process.
-    with (space.folder / _IMAGES).open("wb") as images, (space.folder / _MASKS).open("wb") as masks:
+    files = ((space.folder / name).open("wb", buffering=_BUFFER) for name in (_IMAGES, _MASKS))
+    with next(files) as images, next(files) as masks:
         _write_header(images, (count, size, size, 3))
         _write_header(masks, (count, size, size))
         for image, mask in rows:
