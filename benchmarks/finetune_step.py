@@ -6,7 +6,7 @@ the optimiser. Ours reads latents and embeddings that were made once. Ratios are
 rounds inside one run. Both use one thread and count its CPU time, so that a busy machine slows neither. What
 the encoding costs beforehand is given in steps.
 
-    python benchmarks/finetune_step.py [--preset tiny] [--images 16] [--rounds 9]
+    python benchmarks/finetune_step.py [--preset tiny] [--images 16] [--rounds 15]
 """
 
 import argparse
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=2, help="steps of each variant per round")
     parser.add_argument("overrides", nargs="*", help="settings to change, as finetune.batch_size=8")
     arguments = parser.parse_args()
