@@ -1,7 +1,9 @@
 """The stage graph: what feeds what, what is reused, what is made again and why.
 
     dataset -> depth -> generator -> pairs -> segmenter -> evaluation -> report
+           `-> judge ----^----------^
 
+With admission, the judge scores what the generator makes, while it is fine-tuned and for the bank of pairs.
 Each stage is a folder below the run's folder. Asking for one makes everything it needs first.
 """
 
@@ -78,10 +80,14 @@ class Pipeline:
         """The fine-tuned ControlNet."""
         out = self.folder / "generator"
         inputs = (self.dataset, self.depth)
+        arbiter = self.judge if finetune.chosen_by_judge(self.config) else None
+        finished = self._reuse(out, finetune.key(self.config, *inputs, arbiter))
+        if finished is not None:
+            return finished
+        if finetune.takes_judge(self.config):
+            arbiter = self.judge  # it knows the data set only, and so can be there before the generator
         # Not `_ensure`: this is the one stage that all processes of torchrun work on together.
-        return self._reuse(out, finetune.key(self.config, *inputs)) or finetune.run(
-            self.config, *inputs, out, self.runtime, self.progress
-        )
+        return finetune.run(self.config, *inputs, out, self.runtime, self.progress, judge=arbiter)
 
     @cached_property
     def pairs(self) -> Artifact:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mcpmix.core.artifacts import Artifact
 from mcpmix.core.config import resolve_config
 from mcpmix.core.config.schema import GeneratorValidationConfig
 from mcpmix.core.errors import ConfigError
@@ -19,10 +20,12 @@ from mcpmix.stages.finetune.validation import (
     Validator,
     best_of,
     exported_step,
+    judged_by,
     keep_both,
     swap_alignment,
     validations,
 )
+from mcpmix.synthesis.judge import load_judge
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,7 @@ def test_each_validation_leaves_a_row_and_a_grid(validated):
         assert len(row["buckets"]) == 3
         assert row["loss"] == pytest.approx(np.mean(row["buckets"]), rel=1e-4)
         assert -1 <= row["alignment"] <= 1
+        assert row["alignment_by"] == "swap"
         with Image.open(artifact / row["grid"]) as grid:
             assert grid.size == (5 * 64, 2 * 64)
 
@@ -179,6 +183,88 @@ def test_a_judge_takes_the_place_of_the_swap(validator):
     validator.judge = lambda images, masks: (images.mean(dim=(1, 2, 3)) * masks.mean()).tolist()
     own, other = torch.full((2, 3, 4, 4), 0.8), torch.full((2, 3, 4, 4), 0.9)
     assert validator._alignment(own, other) == pytest.approx(0.4)  # 0.8, 0.8, 0, 0
+
+
+ADMISSION = (
+    "synthesis.admission.enabled=true",
+    "synthesis.admission.judge.steps=2",
+    "synthesis.admission.judge.batch_size=2",
+)
+
+
+def test_the_judge_sees_pixels_and_is_asked_as_a_whole():
+    class Judge:
+        def dice(self, images, masks, groups=None):
+            self.seen = images, masks, groups
+            return np.array([0.25, 0.5])
+
+    judge = Judge()
+    images = torch.zeros(2, 3, 4, 4)
+    images[1, 2, 0, 1] = 0.499
+    assert judged_by(judge)(images, torch.ones(2, 4, 4)) == [0.25, 0.5]
+    pixels, masks, groups = judge.seen
+    assert pixels.dtype == masks.dtype == np.uint8
+    assert pixels.shape == (2, 4, 4, 3)
+    assert pixels[1, 0, 1].tolist() == [0, 0, 127]
+    assert masks.min() == 1
+    assert groups is None  # groups of the validation part are strangers to all of its networks
+
+
+def test_with_admission_the_judge_is_made_first_and_asked(make_config, tmp_path):
+    config = make_config(
+        tmp_path,
+        *ADMISSION,
+        "finetune.validation.every=2",
+        "finetune.validation.images=1",
+        "finetune.condition=mask",
+    )
+    pipeline = Pipeline(config)
+    asked = []
+
+    def judge(folder, device):
+        assert folder == pipeline.folder / "judge"
+        assert finetune.read_artifact(folder) is not None
+        asked.append(folder)
+        return load_judge(folder, device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetune, "load_judge", judge)
+        generator = pipeline.generator
+    (row,) = validations(JsonLines(generator / "log.jsonl"))
+    assert row["alignment_by"] == "judge"
+    assert 0 <= row["alignment"] <= 1
+    assert len(asked) == 1
+
+    # Another judge means no other generator, unless it chose the weights; a finished one asks for none.
+    other = Pipeline(resolve_with(config, judge_steps=3))
+    assert other.generator.digest == generator.digest
+    assert "judge" not in vars(other)
+
+
+def resolve_with(config, judge_steps):
+    admission = config.synthesis.admission
+    judge = admission.judge.model_copy(update={"steps": judge_steps})
+    synthesis = config.synthesis.model_copy(
+        update={"admission": admission.model_copy(update={"judge": judge})}
+    )
+    return config.model_copy(update={"synthesis": synthesis})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part_of_it"),
+    [
+        (("finetune.validation.best_by=alignment", "finetune.validation.every=1", *ADMISSION), True),
+        (("finetune.validation.best_by=alignment", "finetune.validation.every=1"), False),
+        (("finetune.validation.best_by=alignment", *ADMISSION), False),  # nothing is validated
+        (("finetune.validation.every=1", *ADMISSION), False),  # the loss chooses
+    ],
+)
+def test_the_judge_is_part_of_the_key_where_it_chooses_weights(make_config, tmp_path, overrides, part_of_it):
+    config = make_config(tmp_path, *overrides)
+    inputs = [Artifact(tmp_path, {"digest": name}) for name in ("dataset", "depth", "judge")]
+    assert finetune.chosen_by_judge(config) == part_of_it
+    assert finetune.key(config, *inputs[:2]).inputs == {"dataset": "dataset", "depth": "depth"}
+    assert finetune.key(config, *inputs).inputs.get("judge") == ("judge" if part_of_it else None)
 
 
 def test_an_empty_validation_part_is_said(make_config, tmp_path):

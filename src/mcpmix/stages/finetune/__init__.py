@@ -27,21 +27,36 @@ from mcpmix.stages.finetune.examples import TrainingSet, prepare
 from mcpmix.stages.finetune.trainer import CHECKPOINT, LOG, Networks, Trainer, build_networks, train
 from mcpmix.stages.finetune.validation import (
     USED,
-    AlignmentJudge,
     HeldOut,
     Validator,
     best_of,
     hold_out,
+    judged_by,
     keep_both,
     validations,
 )
+from mcpmix.synthesis.judge import load_judge
 from mcpmix.training.processes import Processes, join
 
 _NOT_IN_KEY = {"save_every", "gradient_checkpointing"}  # the result does not depend on them
 
 
-def key(config: Config, dataset: Artifact, depth: Artifact) -> StageKey:
-    """What the ControlNet depends on."""
+def takes_judge(config: Config) -> bool:
+    """Whether validation asks the judge of the admission for its alignment score."""
+    return config.synthesis.admission.enabled and config.finetune.validation.every > 0
+
+
+def chosen_by_judge(config: Config) -> bool:
+    """Whether the judge says which weights are the best; else it only writes figures into the log."""
+    return takes_judge(config) and config.finetune.validation.best_by == "alignment"
+
+
+def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | None = None) -> StageKey:
+    """What the ControlNet depends on.
+
+    The judge is part of it only where it chooses weights: whoever tries other settings of the admission
+    should not have to train again for a column of the log.
+    """
     settings = {
         "base": config.generator.base,
         "weights": folder_digest(resolve(config.generator.base, "pipeline")),
@@ -49,7 +64,10 @@ def key(config: Config, dataset: Artifact, depth: Artifact) -> StageKey:
         "size": config.data.size,
         "finetune": config.finetune.model_dump(mode="json", exclude=_NOT_IN_KEY),
     }
-    return StageKey("finetune", settings, {"dataset": dataset.digest, "depth": depth.digest}, config.seed)
+    inputs = {"dataset": dataset.digest, "depth": depth.digest}
+    if judge is not None and chosen_by_judge(config):
+        inputs["judge"] = judge.digest
+    return StageKey("finetune", settings, inputs, config.seed)
 
 
 def run(
@@ -60,7 +78,7 @@ def run(
     runtime: Runtime,
     progress: Progress = SILENT,
     *,
-    judge: AlignmentJudge | None = None,
+    judge: Artifact | None = None,
 ) -> Artifact:
     """Train the ControlNet; the averaged weights are the result.
 
@@ -73,7 +91,7 @@ def run(
         out: folder of the result.
         runtime: device and precision.
         progress: where to report.
-        judge: scores the alignment of validation images; by default the effect of swapping masks does.
+        judge: scores the alignment of validation images; without, the effect of swapping masks does.
 
     Raises:
         ConfigError: the number of processes is not the configured one.
@@ -83,7 +101,7 @@ def run(
     runtime = processes.place(runtime)
     progress = progress if processes.leads else SILENT
     index = DatasetIndex.read(dataset / "index.json")
-    with _shared_workspace(out, key(config, dataset, depth), processes) as space:
+    with _shared_workspace(out, key(config, dataset, depth, judge), processes) as space:
         seed_everything(config.seed, "finetune")
         cache = cache_of(dataset.folder)
         material = _prepare(config, index, cache, depth, runtime, processes.leads)
@@ -153,12 +171,13 @@ def _depths(arrays: Arrays, config: Config, runtime: Runtime) -> np.ndarray:
 
 
 def _validator(
-    material: _Material, config: Config, folder: Path, runtime: Runtime, judge: AlignmentJudge | None
+    material: _Material, config: Config, folder: Path, runtime: Runtime, judge: Artifact | None
 ) -> Validator | None:
     if material.held_out is None:
         return None
     text = material.examples.text[1:]
-    return Validator(material.networks, material.held_out, text, config, folder, runtime, judge)
+    score = None if judge is None else judged_by(load_judge(judge.folder, runtime.device))
+    return Validator(material.networks, material.held_out, text, config, folder, runtime, score)
 
 
 def _save_result(material: _Material, config: Config, folder: Path) -> dict[str, Any]:

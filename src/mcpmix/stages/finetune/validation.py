@@ -29,6 +29,7 @@ from mcpmix.models.sources import resolve
 from mcpmix.stages.finetune.examples import Batch, encode_all
 from mcpmix.stages.finetune.loss import denoising_error
 from mcpmix.stages.finetune.trainer import LOG, Networks
+from mcpmix.synthesis.judge import Judge
 
 # Images B,3,S,S in [0, 1] and the masks B,S,S they were made for to B scores; higher is better aligned.
 AlignmentJudge: TypeAlias = Callable[[Tensor, Tensor], Sequence[float]]
@@ -142,6 +143,7 @@ class Validator:
             "loss": float(f"{np.mean(buckets):.5g}"),
             "buckets": buckets,
             "alignment": self._alignment(own, other),
+            "alignment_by": "swap" if self.judge is None else "judge",
             "grid": grid.as_posix(),
         }
 
@@ -222,6 +224,19 @@ class Validator:
         temporary.replace(place)
 
 
+def judged_by(judge: Judge) -> AlignmentJudge:
+    """The alignment that the admission to the bank asks for: Dice of what the judge finds against the masks.
+
+    Validation masks belong to groups that no network of the judge has seen, so all of them are asked.
+    """
+
+    def score(images: Tensor, masks: Tensor) -> Sequence[float]:
+        pixels = (images.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).cpu().numpy()
+        return judge.dice(pixels, masks.to(torch.uint8).cpu().numpy()).tolist()
+
+    return score
+
+
 def swap_alignment(own: Tensor, other: Tensor, masks: Tensor, other_masks: Tensor) -> list[float]:
     """Whether swapping the mask moves the lesion and nothing else: N scores in [-1, 1], without any judge.
 
@@ -261,7 +276,7 @@ def write_grid(path: Path, data: HeldOut, own: Tensor, other: Tensor) -> None:
 
 
 def validations(log: JsonLines) -> list[dict[str, Any]]:
-    """The rows of a log that are validations: `step`, `loss`, `buckets`, `alignment`, `grid`."""
+    """The rows of a log that are validations: `step`, `loss`, `buckets`, `alignment` and by what, `grid`."""
     return [{"step": row["step"], **row["validation"]} for row in log.rows() if "validation" in row]
 
 
