@@ -58,7 +58,9 @@ class Trainer:
 
         seed_everything(config.seed, "train", seed)
         network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
-        self.network: nn.Module = network.to(runtime.device)
+        # Channels last makes a step of a convolutional network up to 1.4 times as fast on a CPU.
+        network = network.to(runtime.device, memory_format=torch.channels_last)
+        self.network: nn.Module = network
         self.strategy = arm_strategy(config, arm).to(runtime.device)
         self.strategy.attach(self._input_gradient)
         self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
