@@ -79,6 +79,17 @@ def test_window_means_by_hand():
     assert torch.equal(window_mean(values, 2)[0, 0], torch.full((3, 3), 4.0))
 
 
+@pytest.mark.parametrize("radius", [1, 3, 6])
+def test_window_means_against_loops(radius):
+    values = torch.from_numpy(np.random.default_rng(radius).random((2, 1, 9, 14)))
+    means = window_mean(values, radius)
+    for row in range(9):
+        for column in range(14):
+            window = values[:, :, max(row - radius, 0) : row + radius + 1, max(column - radius, 0) :]
+            window = window[..., : min(column, radius) + radius + 1]
+            torch.testing.assert_close(means[:, :, row, column], window.mean((2, 3)))
+
+
 @pytest.mark.parametrize("size", [(48, 30), (200, 130)])
 def test_what_stands_out_is_salient(size):
     pixels = torch.full((2, 3, *size), 0.3, dtype=torch.float64)
