@@ -39,13 +39,16 @@ def gradients(
     predicted transition is.
     """
     from mcpmix.core.config import load_config, resolve_config
+    from mcpmix.core.errors import ConfigError
 
     settings = (
         load_config(config, overrides or ())
         if config is not None
         else resolve_config({"preset": "tiny", "name": "gradients"}, overrides or (), source="preset tiny")
     )
-    arms = tuple(name.strip() for name in strategies.split(",") if name.strip())
+    arms = tuple(dict.fromkeys(name.strip() for name in strategies.split(",") if name.strip()))
+    if not arms:
+        raise ConfigError("--strategies names none; expected names with commas between, as full-sup,mixup.")
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"arms": arms})})
     place = out or settings.folder / "analysis" / "gradients"
     typer.echo(_run(settings, arms, epochs, place))
