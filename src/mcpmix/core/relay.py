@@ -1,15 +1,18 @@
-"""Progress of worker processes, shown by the parent; and workers that do not outlive it."""
+"""Progress of worker processes, shown by the parent; and processes that do not outlive who started them."""
 
 import itertools
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from mcpmix.core.progress import Advance, Progress
+
+_LOOK = 0.2  # seconds between two looks at the launcher
 
 
 class Channel(Protocol):
@@ -88,6 +91,24 @@ def end_with_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_with_launcher() -> None:
+    """Called in a process of torchrun: end at once when torchrun is gone.
+
+    Torchrun ends its processes when it ends, but not when it is killed; they would go on by themselves and
+    hold the lock of the run's folder. Processes of other launchers may be meant to outlive them.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(_LOOK)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

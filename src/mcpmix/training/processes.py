@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError, TrainingError
+from mcpmix.core.relay import end_with_launcher
 from mcpmix.core.runtime import Runtime
 
 _BUCKET = 2**23  # gradients sent at once: 32 MB of float32
@@ -115,6 +116,7 @@ def connect() -> Processes:
         return Processes()
     if dist.is_initialized():
         return Processes(dist.get_rank(), dist.get_world_size())
+    end_with_launcher()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=_PATIENCE)
     atexit.register(dist.destroy_process_group)
