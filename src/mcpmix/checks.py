@@ -29,8 +29,9 @@ from mcpmix.data.collection import Collection
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.models.features import load_features
+from mcpmix.models.segformer_folder import require_segformer
 from mcpmix.models.segmenters import build_segmenter
-from mcpmix.models.sources import EMBEDDED, licence_of, resolve, resolve_file
+from mcpmix.models.sources import EMBEDDED, licence_of, resolve
 from mcpmix.stages._memory import memory_of_stages
 from mcpmix.stages.train import check_arms, check_strategies, needs_generator, takes_edits
 from mcpmix.synthesis.inspection import inspect_bank
@@ -226,9 +227,20 @@ def _examine_segmenter(config: Config) -> str:
     text = f"{settings.name} {settings.variant}, {millions:.1f} million parameters"
     if settings.weights is None:
         return f"{text}, from scratch"
-    if resolve_file(settings.weights) is None:  # a file is a state dictionary
-        _resolve("segmenter.weights", settings.weights, "segmenter")
+    _examine_start(settings.name, settings.variant, settings.weights)
     return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
+
+
+def _examine_start(name: str, variant: str, weights: str) -> None:
+    """Refuse weights that the segmenter cannot start from."""
+    try:
+        if name == "segformer":
+            require_segformer(weights, variant)
+        else:
+            build_segmenter(name, variant, weights)
+    except ModelError as error:
+        setting = "segmenter.weights: "
+        raise ModelError(setting + str(error).removeprefix(setting)) from error
 
 
 def _segmenter_parameters(config: Config) -> int:

@@ -16,7 +16,7 @@ from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import setup
 from mcpmix.data.images import list_images
-from mcpmix.data.sample import read_image
+from mcpmix.data.sample import has_alpha, read_image
 from mcpmix.inference import Predictor, load_segmenter
 
 SETTINGS = "prediction.json"
@@ -96,14 +96,18 @@ def predict_files(
         _claim(out, predictor, threshold, flips)
         plan = {path: _outputs(out, name, probabilities, overlay) for name, path in sources.items()}
         todo = [path for path, outputs in plan.items() if not outputs.newer_than(path)]
-        problems = []
+        problems, clear = [], []
         with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
             for path in todo:
                 try:
                     _segment(predictor, path, plan[path], threshold, flips)
+                    clear += [path.name] if has_alpha(path) else []
                 except DataError as error:
                     problems.append(str(error))
                 advance()
+    if clear:
+        few = ", ".join(clear[:3]) + (" ..." if len(clear) > 3 else "")
+        progress.say(f"{len(clear)} images have an alpha channel ({few}): laid over black, as in training")
     if problems:
         count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
         raise DataError(bullet_list(count, problems))

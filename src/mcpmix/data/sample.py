@@ -67,6 +67,16 @@ def read_image(path: Path) -> Bytes:
         return np.array(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8)
 
 
+def has_alpha(path: Path) -> bool:
+    """Whether an image file has a fourth channel or colour that stands for transparency; reads its head only.
+
+    Raises:
+        DataError: as `read_image`, where the head shows it.
+    """
+    with _opened(path) as image:
+        return image.has_transparency_data
+
+
 def read_mask(path: Path) -> Bytes:
     """Read a mask as lesion (1) and background (0).
 
@@ -246,7 +256,10 @@ def _read_odd_tiff(file: BinaryIO) -> Image.Image:
             raise Image.DecompressionBombError
         layout = (page.bitspersample, page.samplesperpixel, page.sampleformat, int(page.planarconfig))
         if layout not in _PLAIN_TIFFS:
-            raise ValueError(f"a TIFF of {page.samplesperpixel} channels of {page.bitspersample} bits")
+            raise ValueError(
+                f"a TIFF of {page.samplesperpixel} channels of {page.bitspersample} bits, in place of 1 or 3 "
+                "of 8 bits"
+            )
         return Image.fromarray(np.ascontiguousarray(page.asarray()))
 
 

@@ -7,6 +7,7 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
+from mcpmix.models.segmenters import build_segmenter, save_segmenter
 from mcpmix.stages import train
 
 SHORT = ("train.epochs=2", "train.validate_every=1", "train.seeds=[0]", "runtime.jobs=1", "runtime.threads=1")
@@ -63,6 +64,30 @@ def test_a_stage_in_use_by_another_run(mcpmix, config, run_folder, stage):
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         message = error_of(mcpmix("train", config, *SHORT), 5)
     assert f"{folder} is in use by another run. Wait for it, or choose another name" in message
+
+
+@pytest.mark.parametrize(
+    ("network", "command"), [("segformer", "check"), ("segformer", "train"), ("segnet", "train")]
+)
+def test_weights_to_start_from_that_cannot_be_used(mcpmix, config, run_folder, tmp_path, network, command):
+    variant = {"segformer": "nano", "segnet": "small"}
+    other = {"segformer": "segnet", "segnet": "segformer"}[network]
+    weights = tmp_path / "weights"
+    description = {"name": other, "variant": variant[other], "size": 32}
+    save_segmenter(build_segmenter(other, variant[other]), weights, description)
+    chosen = (f"segmenter.name={network}", f"segmenter.variant={variant[network]}")
+
+    def message(source):
+        return error_of(mcpmix(command, config, *SHORT, *chosen, f"segmenter.weights={source}"), 4)
+
+    assert f"segmenter.weights: {weights} is " in message(weights)  # of another architecture
+    (weights / "model.safetensors").write_bytes(b"cut")
+    assert "segmenter.weights: " in message(weights)
+    (tmp_path / "empty").mkdir()
+    assert "empty" in message(tmp_path / "empty")
+    (weights / "model.pt").write_bytes(b"\x80\x04N.")
+    assert "model.pt" in message(weights / "model.pt")
+    assert not (run_folder / "segmenter").exists()
 
 
 def make_alike(folder):

@@ -66,3 +66,13 @@ def test_predict_without_a_segmenter_or_images(mcpmix, segmenter, phantom_folder
     assert done.code == 3
     assert "does not exist" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_fourth_channel_is_told(mcpmix, segmenter, tmp_path):
+    image = tmp_path / "in" / "a.png"
+    image.parent.mkdir()
+    Image.fromarray(np.full((20, 30, 4), 200, np.uint8)).save(image)
+    done = mcpmix("predict", segmenter, image, "--out", tmp_path / "out", "--device", "cpu")
+    assert done.code == 0, done.err
+    text = "1 images have an alpha channel (a.png): laid over black, as in training"
+    assert text in (done.out + done.err).replace("\n", " ")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.sample import (
+    has_alpha,
     mask_levels,
     pixel_digest,
     read_image,
@@ -69,6 +70,11 @@ def test_transparent_parts_lie_over_black(tmp_path):
     path = save(tmp_path / "a.png", [[[200, 100, 50, 255], [200, 100, 50, 0], [200, 100, 50, 51]]])
     # 51/255 = 0.2 of the colour over black
     np.testing.assert_array_equal(read_image(path), [[[200, 100, 50], [0, 0, 0], [40, 20, 10]]])
+
+
+def test_a_fourth_channel_is_seen(tmp_path):
+    assert has_alpha(save(tmp_path / "a.png", [[[200, 100, 50, 255]]]))
+    assert not has_alpha(save(tmp_path / "b.png", [[[200, 100, 50]]]))
 
 
 def test_transparent_palette_entry_lies_over_black_without_a_warning(tmp_path):
