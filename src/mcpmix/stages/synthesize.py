@@ -39,6 +39,7 @@ def key(config: Config, generator: Artifact, judge: Artifact | None = None) -> S
     if admission.enabled and judge is not None:
         settings["admission"] = admission.model_dump(mode="json", exclude={"judge"})
         settings["features"] = config.rla.features
+        settings["copies"] = "calibrated"  # earlier versions took real images of other patients for copies
         inputs["judge"] = judge.digest
     return StageKey("synthesize", settings, inputs, config.seed)
 
@@ -151,7 +152,7 @@ class _Work:
         copies = CopyCheck(phi, self.arrays, groups, held_out, seed=self.config.seed, device=device)
         thresholds = Thresholds(
             alignment=trained.threshold(settings.alignment_quantile, settings.alignment_floor),
-            copy=copies.limit(settings.copy_quantile, self.config.synthesis.strength),
+            copy=copies.limits(settings.copy_quantile, self.config.synthesis.strength),
             exposure=ExposureLimits.of(self.arrays.images, settings.exposure_tolerance),
         )
         return Admission(trained, copies, self.arrays, groups, thresholds)
@@ -196,7 +197,7 @@ class _Work:
             "rejected": tally(rows),
             "without": without,
             "unjudgeable": self.admission.unjudgeable(),
-            "thresholds": self.admission.thresholds.as_json(),
+            "thresholds": self.admission.thresholds_as_json(),
             "scores": {
                 **_mean_scores(rows, self.admission),
                 "diversity": _mean(_diversities(rows, folder, self.admission)),

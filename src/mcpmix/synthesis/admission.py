@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.data.arrays import Arrays
-from mcpmix.synthesis.copies import CopyCheck, Distances
+from mcpmix.synthesis.copies import CopyCheck, CopyLimits, Distances
 from mcpmix.synthesis.exposure import Exposure, ExposureLimits, expose
 from mcpmix.synthesis.judge import Judge
 from mcpmix.synthesis.ledger import Row
@@ -26,17 +26,13 @@ class Thresholds:
 
     Attributes:
         alignment: lowest Dice of the judge's mask against the true one.
-        copy: lowest distance to any training image (see CopyCheck).
+        copy: lowest distances to any training image (see CopyCheck).
         exposure: limits of brightness and contrast.
     """
 
     alignment: float
-    copy: float
+    copy: CopyLimits
     exposure: ExposureLimits
-
-    def as_json(self) -> dict[str, Any]:
-        """The thresholds by name."""
-        return {"alignment": self.alignment, "copy": self.copy, "exposure": self.exposure.as_json()}
 
 
 @dataclass(frozen=True)
@@ -75,6 +71,15 @@ class Admission:
         self.groups = tuple(groups)
         self.thresholds = thresholds
 
+    def thresholds_as_json(self) -> dict[str, Any]:
+        """The thresholds by name, with what those of copies mean."""
+        limits = self.thresholds
+        return {
+            "alignment": limits.alignment,
+            "copy": self.copies.as_json(limits.copy),
+            "exposure": limits.exposure.as_json(),
+        }
+
     def unjudgeable(self) -> list[str]:
         """Ids of real training images in which the judge itself does not reach the threshold."""
         real = self.judge.real
@@ -90,7 +95,7 @@ class Admission:
         masks = self.arrays.masks[list(sources)]
         groups = [self.groups[place] for place in sources]
         alignment, contrast = self.judge.scores(images, masks, groups)
-        distances = self.copies.measure(self.copies.features(images), sources)
+        distances = self.copies.measure(self.copies.features(images), images, sources)
         measured = zip(alignment, contrast, distances, expose(images), strict=True)
         return [self._verdict(float(a), float(c), d, e) for a, c, d, e in measured]
 
@@ -100,10 +105,7 @@ class Admission:
         reasons = [self.thresholds.exposure.problem(exposure)]
         if alignment < self.thresholds.alignment:
             reasons.append(f"alignment: {alignment:.2f} < {self.thresholds.alignment:.2f}")
-        if distances.source < self.thresholds.copy:
-            reasons.append(f"copy: its source at {distances.source:.3f} < {self.thresholds.copy:.3f}")
-        if distances.train < self.thresholds.copy:
-            reasons.append(f"copy: {distances.nearest} at {distances.train:.3f} < {self.thresholds.copy:.3f}")
+        reasons += self.thresholds.copy.problems(distances)
         scores: dict[str, float | str | None] = {
             "alignment": _rounded(alignment),
             "contrast": _rounded(contrast),
@@ -111,6 +113,9 @@ class Admission:
             "distance_train": _rounded(distances.train),
             "nearest_train": distances.nearest,
             "distance_held_out": _rounded(distances.held_out),
+            "picture_source": _rounded(distances.picture_source),
+            "picture_train": _rounded(distances.picture_train),
+            "alike_train": distances.alike,
             "mean": _rounded(exposure.mean),
             "spread": _rounded(exposure.spread),
             "clipped": _rounded(exposure.clipped),

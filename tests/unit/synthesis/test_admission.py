@@ -4,7 +4,7 @@ from torch import nn
 
 from mcpmix.data.arrays import Arrays
 from mcpmix.synthesis.admission import Admission, Thresholds, kind_of, tally
-from mcpmix.synthesis.copies import CopyCheck
+from mcpmix.synthesis.copies import CopyCheck, CopyLimits
 from mcpmix.synthesis.exposure import ExposureLimits
 from mcpmix.synthesis.judge import Judge
 
@@ -37,7 +37,8 @@ def admission():
     arrays, groups = Arrays(("a", "b"), images, masks), ["x", "y"]
     judge = Judge([Bright(), Bright()], {"x": 0, "y": 1}, {"a": 1.0, "b": 0.8})
     copies = CopyCheck(MeanColour(), arrays, groups, Arrays((), images[:0], masks[:0]), seed=0)
-    return Admission(judge, copies, arrays, groups, Thresholds(0.5, 0.05, ExposureLimits.of(images, 0.5)))
+    thresholds = Thresholds(0.5, CopyLimits(features=0.05, picture=0.0), ExposureLimits.of(images, 0.5))
+    return Admission(judge, copies, arrays, groups, thresholds)
 
 
 def test_good_images_are_admitted_with_all_scores(admission):
@@ -49,14 +50,15 @@ def test_good_images_are_admitted_with_all_scores(admission):
     assert verdict.scores["distance_source"] == pytest.approx(0.5, abs=0.01)
     assert verdict.scores["distance_held_out"] is None  # there are none; NaN is no JSON
     assert {"mean", "spread", "clipped", "distance_train"} <= verdict.scores.keys()
+    assert {"picture_source", "picture_train", "alike_train"} <= verdict.scores.keys()
 
 
 @pytest.mark.parametrize(
     ("image", "source", "reasons"),
     [
         (picture(100, slice(10, 16)), 0, ["alignment: 0.00 < 0.50"]),
-        (picture(0), 0, ["copy: its source at 0.000 < 0.050"]),
-        (picture(200), 0, ["copy: b at 0.000 < 0.050"]),
+        (picture(0), 0, ["copy: features of its source at 0.000 < 0.050"]),
+        (picture(200), 0, ["copy: features of b at 0.000 < 0.050"]),
         (np.full((SIZE, SIZE, 3), 90, np.uint8), 0, ["blank", "alignment: 0.00 < 0.50"]),
     ],
 )
@@ -64,6 +66,13 @@ def test_bad_images_are_rejected_with_every_reason(admission, image, source, rea
     (verdict,) = admission.assess(image[None], [source])
     assert not verdict.admitted
     assert list(verdict.reasons) == reasons
+
+
+def test_thresholds_are_told_with_their_meaning(admission):
+    told = admission.thresholds_as_json()
+    assert set(told) == {"alignment", "copy", "exposure"}
+    assert told["copy"]["features"]["limit"] == 0.05
+    assert set(told["copy"]["picture"]) == {"limit", "found", "mistaken"}
 
 
 def test_masks_that_the_judge_misses_in_the_real_image_are_known(admission):

@@ -211,6 +211,8 @@ class JudgeConfig(Section):
     """A segmenter by name, as in the section segmenter."""
     variant: str = "nano"
     """Its size or encoder."""
+    weights: str | None = None
+    """What it starts from, as segmenter.weights; none: from scratch."""
     steps: PositiveInt = 250
     """Optimiser steps of each fold's network."""
     batch_size: PositiveInt = 8
@@ -234,9 +236,9 @@ class AdmissionConfig(Section):
     below what it reaches with the masks of other groups."""
     alignment_floor: Share = 0.1
     """Lowest alignment, whatever the judge reaches on real images."""
-    copy_quantile: Share = 0.5
-    """An image is a copy if it is nearer to a training image than this quantile of near-duplicates of real
-    images is, times synthesis.strength. 0: no image is one."""
+    copy_quantile: Share = 0.95
+    """Share of near-duplicates of real images that the copy check is to find, as long as it takes no more
+    than one in a hundred real images of other groups for copies. 0: no image is a copy."""
     exposure_tolerance: Share = 0.5
     """How far beyond the extremes of the real images brightness and contrast may go; 1: anywhere."""
     judge: JudgeConfig = JudgeConfig()
