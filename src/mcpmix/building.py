@@ -30,7 +30,7 @@ from mcpmix.pretraining.recipe import (
 )
 
 _WITHOUT_LABELS = ("autoencoder", "base")  # what can be trained on images that have neither depth nor words
-_RESULTS = {"autoencoder": "vae", "base": "pipeline", "depth": "depth", "features": "features"}
+_RESULTS = {part: part for part in PARTS} | {"autoencoder": "vae", "base": "pipeline"}
 _IDENTITY = "build.json"
 
 
@@ -65,6 +65,7 @@ class Training:
     Attributes:
         steps: optimiser steps of each network.
         autoencoder_steps: those of the autoencoder, if they differ; 0 keeps that of `start`.
+        decoder_steps: those in which its decoder is sharpened, if they differ; 0: it is not.
         start: "embedded", a pipeline folder or a hub id to go on from; None: from scratch.
         size: side in pixels of the images.
         learning_rate: of the base.
@@ -73,6 +74,7 @@ class Training:
 
     steps: int | None = None
     autoencoder_steps: int | None = None
+    decoder_steps: int | None = None
     start: str | None = None
     size: int | None = None
     learning_rate: float | None = None
@@ -95,7 +97,7 @@ def build_weights(
     """Train networks like the embedded ones; a stopped build goes on where it was.
 
     Args:
-        part: "autoencoder", "base" (with its autoencoder), "depth", "features" or "all".
+        part: "autoencoder", "base" (with its autoencoder), "depth", "features", "segmenter" or "all".
         folder: for the corpus, checkpoints and results.
         own: own unlabelled images in place of the phantom; autoencoder and base only.
         training: how to train.
@@ -197,10 +199,15 @@ def _captions(own: OwnImages, paths: Sequence[Path]) -> list[str]:
 def _steps(parts: Sequence[str], training: Training, start: DiffusionBase | None) -> BuildSteps:
     steps = BuildSteps() if start is None else continued_steps(start)
     if training.steps is not None:
-        kept = ("autoencoder",) if steps.autoencoder == 0 else ()
-        steps = replace(steps, **{name: training.steps for name in parts if name not in kept})
+        names = {*parts, "decoder"} if "autoencoder" in parts else set(parts)
+        kept = {"autoencoder", "decoder"} if steps.autoencoder == 0 else set()
+        steps = replace(steps, **dict.fromkeys(names - kept, training.steps))
     if training.autoencoder_steps is not None:
         steps = replace(steps, autoencoder=training.autoencoder_steps)
+    if training.autoencoder_steps == 0:
+        steps = replace(steps, decoder=0)
+    if training.decoder_steps is not None:
+        steps = replace(steps, decoder=training.decoder_steps)
     return steps
 
 
@@ -248,6 +255,7 @@ def _identity(
     }
     if "autoencoder" in parts:
         identity["autoencoder steps"] = steps.autoencoder
+        identity["decoder steps"] = steps.decoder
         identity["start"] = folder_digest(resolve(training.start, "pipeline")) if training.start else "none"
     if "base" in parts:
         identity["base steps"] = steps.base

@@ -29,7 +29,6 @@ from mcpmix.data.collection import Collection
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.models.features import load_features
-from mcpmix.models.segformer_folder import require_segformer
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import EMBEDDED, licence_of, resolve
 from mcpmix.stages._memory import memory_of_stages
@@ -234,10 +233,7 @@ def _examine_segmenter(config: Config) -> str:
 def _examine_start(name: str, variant: str, weights: str) -> None:
     """Refuse weights that the segmenter cannot start from."""
     try:
-        if name == "segformer":
-            require_segformer(weights, variant)
-        else:
-            build_segmenter(name, variant, weights)
+        build_segmenter(name, variant, weights)
     except ModelError as error:
         setting = "segmenter.weights: "
         raise ModelError(setting + str(error).removeprefix(setting)) from error

@@ -17,7 +17,7 @@ from mcpmix.models.sources import (
     split_pin,
 )
 
-EMBEDDED_PARTS = ("pipeline", "depth", "features")
+EMBEDDED_PARTS = ("pipeline", "depth", "features", "segmenter")
 
 
 @dataclass(frozen=True)

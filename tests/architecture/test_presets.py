@@ -58,8 +58,8 @@ def test_tiny_needs_no_network_and_no_gpu():
     config = load(next(path for path in FILES if path.stem == "tiny"))
 
     assert config.data.source == "phantom"
-    assert {config.depth.model, config.generator.base, config.rla.features} == {"embedded"}
-    assert config.segmenter.weights is None
+    sources = (config.depth.model, config.generator.base, config.rla.features, config.segmenter.weights)
+    assert {*sources, config.synthesis.admission.judge.weights} == {"embedded"}
     assert config.runtime.device == "cpu"
 
 

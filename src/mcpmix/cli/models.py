@@ -18,6 +18,7 @@ class Part(StrEnum):
     base = "base"
     depth = "depth"
     features = "features"
+    segmenter = "segmenter"
     all = "all"
 
 
@@ -71,6 +72,9 @@ def build(
     autoencoder_steps: Annotated[
         int | None, typer.Option(min=0, help="Those of the autoencoder; 0 keeps that of --start.")
     ] = None,
+    decoder_steps: Annotated[
+        int | None, typer.Option(min=0, help="Those in which its decoder is sharpened; 0: it is not.")
+    ] = None,
     size: Annotated[int | None, typer.Option(min=32, help="Side of the images in pixels.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the base.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Of the base.")] = None,
@@ -89,7 +93,9 @@ def build(
             part.value,
             out,
             own=OwnImages(images, listing, part_of, caption, captions),
-            training=Training(steps, autoencoder_steps, start, size, learning_rate, batch_size),
+            training=Training(
+                steps, autoencoder_steps, decoder_steps, start, size, learning_rate, batch_size
+            ),
             frames=corpus,
             progress=progress,
         )

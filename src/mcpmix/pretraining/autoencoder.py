@@ -41,7 +41,7 @@ def train_autoencoder(
         ModelError: `start` cannot be trained here.
     """
     if start is not None and steps == 0:
-        return _saved(twin(start), folder)
+        return save_autoencoder(twin(start), folder)
     _refuse_foreign(start)
     torch.manual_seed(0)
     model = build_autoencoder() if start is None else twin(start)
@@ -72,7 +72,7 @@ def train_autoencoder(
     # One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
     model.eval()
     model.register_to_config(scaling_factor=1 / float(_sample_latents(model, corpus).std()))
-    return _saved(model, folder)
+    return save_autoencoder(model, folder)
 
 
 def is_trainable(vae: Autoencoder) -> bool:
@@ -88,7 +88,8 @@ def _refuse_foreign(start: Autoencoder | None) -> None:
         )
 
 
-def _saved(model: Autoencoder, folder: Path) -> Autoencoder:
+def save_autoencoder(model: Autoencoder, folder: Path) -> Autoencoder:
+    """Save as float16 to `folder/vae`; returns the model in float32, rounded as it was saved."""
     model.eval().to(torch.float16).save_pretrained(folder / "vae")
     return model.float()
 

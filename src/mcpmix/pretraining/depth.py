@@ -32,8 +32,7 @@ def train_depth(
         images, depth = depth_batch(corpus, index, batch_size)
         with torch.autocast("cpu", torch.bfloat16):
             predicted = model(images).predicted_depth
-        error = predicted.float() - depth
-        loss = error.abs().mean() + error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
+        loss = depth_loss(predicted.float(), depth)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -52,6 +51,12 @@ def train_depth(
     )
     model.to(torch.float16).save_pretrained(folder / "depth")
     processor.save_pretrained(folder / "depth")
+
+
+def depth_loss(predicted: Tensor, depth: Tensor, edges: float = 1.0) -> Tensor:
+    """Mean absolute error of depth B,S,S plus `edges` times that of its differences."""
+    error = predicted - depth
+    return error.abs().mean() + edges * (error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean())
 
 
 def depth_batch(corpus: Corpus, index: int, batch_size: int) -> tuple[Tensor, Tensor]:

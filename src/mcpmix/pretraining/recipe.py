@@ -8,11 +8,13 @@ from typing import Any
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.models.blueprints import IMAGE_SIZE
 from mcpmix.models.diffusion import DiffusionBase, load_autoencoder
-from mcpmix.pretraining.autoencoder import is_trainable, train_autoencoder
+from mcpmix.pretraining.autoencoder import is_trainable, save_autoencoder, train_autoencoder
 from mcpmix.pretraining.base import train_base
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.pretraining.depth import train_depth
 from mcpmix.pretraining.features import train_features
+from mcpmix.pretraining.segmenter import train_segmenter
+from mcpmix.pretraining.sharpening import sharpen_decoder
 
 CORPUS_IMAGES = 12_000
 
@@ -34,9 +36,11 @@ class BuildSteps:
     """Optimiser steps per network; the defaults made the published weights."""
 
     autoencoder: int = 4500
+    decoder: int = 800
     base: int = 12_000
     depth: int = 800
     features: int = 1000
+    segmenter: int = 2500
 
 
 @dataclass(frozen=True)
@@ -66,22 +70,15 @@ def continued_steps(start: DiffusionBase) -> BuildSteps:
 
     Only the kind of autoencoder that was trained here is trained further; an AutoencoderKL is kept.
     """
-    return BuildSteps(autoencoder=1500 if is_trainable(start.vae) else 0, base=4000)
+    trainable = is_trainable(start.vae)
+    return BuildSteps(autoencoder=1500 if trainable else 0, decoder=700 if trainable else 0, base=4000)
 
 
 def build(part: str, corpus: Corpus, folder: Path, plan: BuildPlan, progress: Progress = SILENT) -> None:
-    """Train one part ("autoencoder", "base", "depth" or "features") into `folder`; resumes a killed build."""
+    """Train one of `PARTS` into `folder`; resumes a killed build."""
     steps = plan.steps
-    vae = plan.start.vae if plan.start else None
     parts: dict[str, Callable[[], object]] = {
-        "autoencoder": lambda: train_autoencoder(
-            corpus,
-            folder,
-            steps=steps.autoencoder,
-            learning_rate=1e-3 if vae is None else 5e-4,
-            start=vae,
-            progress=progress,
-        ),
+        "autoencoder": lambda: _autoencoder(corpus, folder, plan, progress),
         "base": lambda: train_base(
             corpus,
             load_autoencoder(folder / "vae"),
@@ -93,9 +90,26 @@ def build(part: str, corpus: Corpus, folder: Path, plan: BuildPlan, progress: Pr
         ),
         "depth": lambda: train_depth(corpus, folder, steps=steps.depth, progress=progress),
         "features": lambda: train_features(corpus, folder, steps=steps.features, progress=progress),
+        "segmenter": lambda: train_segmenter(corpus, folder, steps=steps.segmenter, progress=progress),
     }
     parts[part]()
 
 
-PARTS = ("autoencoder", "depth", "features", "base")
+def _autoencoder(corpus: Corpus, folder: Path, plan: BuildPlan, progress: Progress) -> None:
+    """Both networks of the autoencoder on errors of pixels, then its decoder against a critic."""
+    start = plan.start.vae if plan.start else None
+    model = train_autoencoder(
+        corpus,
+        folder,
+        steps=plan.steps.autoencoder,
+        learning_rate=1e-3 if start is None else 5e-4,
+        start=start,
+        progress=progress,
+    )
+    if plan.steps.decoder:
+        sharpen_decoder(corpus, model, folder, steps=plan.steps.decoder, progress=progress)
+        save_autoencoder(model, folder)
+
+
+PARTS = ("autoencoder", "depth", "features", "segmenter", "base")
 PIXELS = IMAGE_SIZE

@@ -47,6 +47,7 @@ class JudgeSettings:
     Attributes:
         network: a name of the segmenters' registry.
         variant: its size or encoder.
+        weights: what it starts from, as `segmenter.weights`; None: from scratch.
         steps: optimiser steps of each fold's network.
         batch_size: images per step.
         learning_rate: highest rate of AdamW.
@@ -57,6 +58,7 @@ class JudgeSettings:
 
     network: str = "segformer"
     variant: str = "nano"
+    weights: str | None = None
     steps: int = 250
     batch_size: int = 8
     learning_rate: float = 3e-3
@@ -297,7 +299,7 @@ def _train_fold(
     progress: Progress,
 ) -> nn.Module:
     seed_everything("judge", seed)
-    network = build_segmenter(settings.network, settings.variant).to(device).train()
+    network = build_segmenter(settings.network, settings.variant, settings.weights).to(device).train()
     optimiser = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=_WEIGHT_DECAY)
     rates = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, settings.learning_rate, total_steps=settings.steps + 1, pct_start=_WARMUP

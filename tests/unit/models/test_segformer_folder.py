@@ -6,10 +6,11 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import SegformerConfig
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.segformer_folder import require_segformer
 from mcpmix.models.segmenters import build_segmenter, save_segmenter
+from mcpmix.models.segmenters.segformer_folder import require_segformer
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,11 @@ def folder(pretrained, tmp_path):
 
 def refused(source, variant="nano"):
     with pytest.raises(ModelError) as caught:
-        require_segformer(str(source), variant)
+        build_segmenter("segformer", variant, str(source))
     return str(caught.value)
 
 
 def test_what_transformers_saved_is_taken_and_loaded(pretrained):
-    require_segformer(str(pretrained), "nano")
     torch.manual_seed(1)
     loaded, other = (build_segmenter("segformer", "nano", weights) for weights in (str(pretrained), None))
     name = "network.segformer.stages.0.patch_embeddings.proj.weight"
@@ -49,7 +49,7 @@ def test_another_variant(pretrained):
 
 def test_a_config_that_leaves_out_its_defaults_is_a_b0(folder):
     (folder / "config.json").write_text(json.dumps({"model_type": "segformer"}))
-    require_segformer(str(folder), "b0")
+    assert require_segformer(str(folder), "b0", SegformerConfig()) == folder
     assert "is not of a SegFormer nano" in refused(folder)
 
 

@@ -45,7 +45,7 @@ def test_licences_are_known_or_said_to_be_unknown():
     assert "check the terms" in licence_of("someone/something")
 
 
-@pytest.mark.parametrize("part", ["pipeline", "depth", "features"])
+@pytest.mark.parametrize("part", ["pipeline", "depth", "features", "segmenter"])
 def test_embedded_weights_are_in_the_package(part):
     assert any(embedded_folder(part).rglob("*.safetensors"))
 

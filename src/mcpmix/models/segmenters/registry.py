@@ -6,8 +6,11 @@ from collections.abc import Callable
 from torch import nn
 
 from mcpmix.core.errors import ConfigError
+from mcpmix.models.sources import EMBEDDED
 
 Builder = Callable[[str, str | None], nn.Module]
+
+_EMBEDDED_START = ("segformer", "nano")
 
 
 # Each library is imported when one of its networks is asked for: together they take seconds.
@@ -53,13 +56,19 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
         name: a key of `SEGMENTERS`, or "package.module:ClassName" of an own network.
         variant: its size or encoder: "b0" of segformer, "resnet18" of unet and deeplabv3plus, "vgg16" of
             segnet.
-        weights: pretrained weights; None: from scratch. A folder or a hub id on this machine for segformer;
-            a file or folder for the encoder of unet and deeplabv3plus; a file for the others.
+        weights: pretrained weights; None: from scratch. "embedded" (nano), a folder or a hub id on this
+            machine for segformer; a file or folder for the encoder of unet and deeplabv3plus; a file for
+            the others.
 
     Raises:
         ConfigError: the name or variant is unknown; the message lists what there is.
         ModelError: the weights do not fit.
     """
+    if weights == EMBEDDED and (name, variant) != _EMBEDDED_START:
+        raise ConfigError(
+            f"segmenter.weights: embedded ones exist for segformer nano only, not for {name} {variant}. Set "
+            "segmenter.weights=null to train from scratch, or name weights of this network."
+        )
     if ":" in name:
         from mcpmix.models.segmenters.custom import build_custom
 

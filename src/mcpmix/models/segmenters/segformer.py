@@ -1,11 +1,14 @@
 """SegFormer (Xie et al., 2021) from transformers."""
 
+from pathlib import Path
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.models.sources import resolve
+from mcpmix.models.segmenters.segformer_folder import require_segformer
 
 # depths, hidden sizes, decoder width. `nano` is ours: half the width of b0 and one block per stage.
 _SEGFORMER: dict[str, tuple[list[int], list[int], int]] = {
@@ -24,7 +27,11 @@ class Segformer(nn.Module):
 
     Args:
         variant: "nano", "b0" ... "b5".
-        weights: hub id that is on this machine, or a local folder; None: from scratch.
+        weights: "embedded" (nano), a hub id that is on this machine, or a local folder; None: from scratch.
+
+    Raises:
+        ConfigError: there is no such variant.
+        ModelError: the weights are not here, damaged, or of another network or variant.
     """
 
     def __init__(self, variant: str, weights: str | None = None) -> None:
@@ -48,10 +55,23 @@ class Segformer(nn.Module):
         else:
             # The decoder of a pretrained encoder, or of another number of classes, starts anew.
             self.network = SegformerForSemanticSegmentation.from_pretrained(
-                resolve(weights, "segmenter"), num_labels=1, ignore_mismatched_sizes=True
+                require_segformer(weights, variant, config),
+                num_labels=1,
+                ignore_mismatched_sizes=True,
+                dtype=torch.float32,
             )
 
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W to B,1,H,W logits."""
         logits = self.network(pixel_values=images).logits
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
+
+
+def save_headless(network: Segformer, folder: Path) -> None:
+    """Save a start for others in float16: without the last layer, which each task learns anew."""
+    state = {
+        name: value.detach().to(torch.float16)
+        for name, value in network.network.state_dict().items()
+        if not name.startswith("decode_head.classifier.")
+    }
+    network.network.save_pretrained(folder, state_dict=state)

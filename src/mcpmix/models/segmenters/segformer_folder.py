@@ -8,11 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
+from transformers import SegformerConfig
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import resolve, resolve_file
 
 _TYPE = "segformer"
@@ -22,12 +21,13 @@ _EXPECTED = (
 )
 
 
-def require_segformer(source: str, variant: str) -> None:
-    """Refuse what SegFormer cannot start from.
+def require_segformer(source: str, variant: str, wanted: SegformerConfig) -> Path:
+    """The folder of weights that SegFormer can start from; anything else is refused.
 
     Args:
         source: as configured: a hub id that is on this machine or a folder, perhaps with a pin.
         variant: of the segmenter that shall start from it.
+        wanted: the configuration of that variant.
 
     Raises:
         ModelError: nothing of that name is here; it is a file, or a folder of another network or variant; its
@@ -37,11 +37,12 @@ def require_segformer(source: str, variant: str) -> None:
     if file is not None:
         raise ModelError(f"{file} is a file. {_EXPECTED}.")
     folder = resolve(source, "segmenter")
-    _compare(folder, _read_config(folder / "config.json"), variant)
+    _compare(folder, _read_config(folder / "config.json"), variant, wanted)
     names = {name for path in _weight_files(folder) for name in _tensors(path)}
     if not any(name.startswith(_ENCODER) for name in names):
         few = ", ".join(sorted(names)[:3]) or "none"
         raise ModelError(f"{folder} holds no tensors of a SegFormer, but others ({few} ...). {_EXPECTED}.")
+    return folder
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -54,16 +55,14 @@ def _read_config(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _compare(folder: Path, found: dict[str, Any], variant: str) -> None:
+def _compare(folder: Path, found: dict[str, Any], variant: str, wanted: SegformerConfig) -> None:
     if found.get("model_type") != _TYPE:
         what = f"is of another kind of network ({found.get('model_type') or 'unnamed'})"
         if {"name", "variant"} <= found.keys():
             what = f"is a segmenter that mcpmix trained ({found['name']} {found['variant']})"
         raise ModelError(f"{folder} {what}; SegFormer cannot start from it. {_EXPECTED}.")
-    with torch.device("meta"):  # shapes without memory
-        wanted = build_segmenter(_TYPE, variant).network.config
     for key in ("depths", "hidden_sizes"):
-        there = found.get(key, getattr(type(wanted)(), key))  # what a file leaves out is the default
+        there = found.get(key, getattr(SegformerConfig(), key))  # what a file leaves out is the default
         if list(there) != list(getattr(wanted, key)):
             raise ModelError(
                 f"{folder} is not of a SegFormer {variant}: its {key} are {list(there)}, expected "
