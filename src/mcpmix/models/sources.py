@@ -144,6 +144,15 @@ def digest_of_weights(path: Path) -> str:
     return file_digest(path) if path.is_file() else folder_digest(path.resolve())
 
 
+def digest_of_source(source: str, embedded_part: str) -> str:
+    """SHA-256 of what a configured source stands for, file or folder: it may change under its name.
+
+    Raises:
+        ModelError: as `resolve`.
+    """
+    return digest_of_weights(resolve_file(source) or resolve(source, embedded_part))
+
+
 def _folder(name: str, embedded_part: str) -> Path:
     if name == EMBEDDED:
         return embedded_folder(embedded_part)

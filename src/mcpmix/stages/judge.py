@@ -8,12 +8,16 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
+from mcpmix.models.sources import digest_of_source
 from mcpmix.synthesis.judge import JudgeSettings, train_judge
 
 
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the judge depends on."""
-    settings = {"judge": config.synthesis.admission.judge.model_dump(mode="json"), "size": config.data.size}
+    judge = config.synthesis.admission.judge
+    settings = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
+    if judge.weights is not None:
+        settings |= {"weights": digest_of_source(judge.weights, "segmenter")}
     return StageKey("judge", settings, {"dataset": dataset.digest}, config.seed)
 
 

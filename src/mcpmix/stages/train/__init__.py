@@ -15,7 +15,7 @@ from mcpmix.core.seeding import seed_for
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.seen import write_seen
 from mcpmix.models.segmenters import save_segmenter
-from mcpmix.models.sources import digest_of_weights, resolve, resolve_file
+from mcpmix.models.sources import digest_of_source
 from mcpmix.reporting.model_card import write_card
 from mcpmix.stages.train.arms import (
     Inputs,
@@ -52,7 +52,7 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         "deterministic": config.runtime.deterministic,
     }
     if config.segmenter.weights is not None:
-        settings |= {"weights digest": _weights_digest(config.segmenter.weights)}
+        settings |= {"weights": digest_of_source(config.segmenter.weights, "segmenter")}
     if own := config.train.strategies.get(arm):
         settings |= {"strategy": own}
     digests = {"dataset": inputs.dataset.digest}
@@ -67,11 +67,6 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         if config.synthesis.makes_in_training:
             settings |= {"synthesis": config.synthesis.model_dump(mode="json", exclude={"workers", "ahead"})}
     return StageKey("train", settings, digests, seed_for(config.seed, seed))
-
-
-def _weights_digest(source: str) -> str:
-    """What the segmenter starts from, not only its name: a file may change under its name."""
-    return digest_of_weights(resolve_file(source) or resolve(source, "segmenter"))
 
 
 def run(
