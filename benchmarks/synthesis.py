@@ -3,6 +3,7 @@
     python benchmarks/synthesis.py speed      against diffusers' pipeline called image by image as it comes
     python benchmarks/synthesis.py strength   what starting from the source image (strength below 1) does
     python benchmarks/synthesis.py condition  mask and depth against mask only and depth only
+    python benchmarks/synthesis.py swap       whether another mask moves the lesion, and seeds the image
 
 Each works on a run (`--run runs/demo`, made by `mcpmix demo`; what is missing or out of date is made first),
 prints a table, stores it in benchmarks/results/synthesis.json and puts it into docs/synthesis.md. All figures
@@ -16,6 +17,8 @@ is as near to a training image as near-duplicates are, and nearer than real imag
 """
 
 import argparse
+import copy
+import inspect
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -28,11 +31,13 @@ import numpy as np
 import torch
 
 from _markers import fill
+from _swap import draw_partners, where_changed
 from mcpmix.cli.progress import shown_progress
 from mcpmix.core.artifacts import Artifact
 from mcpmix.core.config import Config, load_config
 from mcpmix.core.progress import Progress
 from mcpmix.data.arrays import load_arrays
+from mcpmix.data.conditions import condition as join_channels
 from mcpmix.data.conditions import read_depths
 from mcpmix.data.index import DatasetIndex
 from mcpmix.models.features import load_features
@@ -40,7 +45,7 @@ from mcpmix.models.sources import resolve
 from mcpmix.pipeline import Pipeline
 from mcpmix.synthesis.copies import CopyCheck
 from mcpmix.synthesis.counterparts import CounterpartMaker, Request, build_maker
-from mcpmix.synthesis.judge import load_judge
+from mcpmix.synthesis.judge import dice_of, load_judge
 from mcpmix.synthesis.quality import kid
 from mcpmix.synthesis.single import make_filled
 
@@ -48,7 +53,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "synthesis.json"
 PAGE = ROOT / "docs" / "synthesis.md"
 STRENGTHS = (0.4, 0.6, 0.8, 0.9, 1.0)
-PLAIN_STEPS, PLAIN_GUIDANCE = 50, 7.5  # what diffusers' pipeline takes if nothing is said
+PLAIN = {"num_inference_steps": 50, "guidance_scale": 7.5}  # what diffusers' pipeline takes unasked
+ENOUGH = 0.5  # diversity that is asked for
 
 Row = dict[str, Any]
 Make = Callable[[Sequence[Request]], np.ndarray]
@@ -59,7 +65,7 @@ class Bench:
 
     def __init__(self, config: Config, progress: Progress) -> None:
         self.config, self.progress = config, progress
-        pipeline = Pipeline(config, progress)
+        self.pipeline = pipeline = Pipeline(config, progress)
         index = DatasetIndex.read(pipeline.dataset / "index.json")
         records = index.part("train")
         self.groups = [record.group for record in records]
@@ -103,20 +109,21 @@ class Bench:
         features = self.copies.features(images)
         limits = self.copies.limits(self.config.synthesis.admission.copy_quantile, 1.0)
         copied = [bool(limits.problems(d)) for d in self.copies.measure(features, images, sources)]
-        under_one_mask = [
-            self.copies.spread(features[[i for i, source in enumerate(sources) if source == place]])
-            for place in sorted(set(sources))
-        ]
         distance = kid(features, self.real)
         return {
             "images": len(images),
             "alignment": float(dice.mean()),
-            "alignment_error": float(dice.std(ddof=1) / np.sqrt(len(dice))),
+            "alignment_error": error_by_mask(dice, sources),
             "kid": distance.value,
             "kid_error": distance.error,
-            "diversity": float(np.mean(under_one_mask)),
+            "diversity": self.diversity(features, sources),
             "copies": float(np.mean(copied)),
         }
+
+    def diversity(self, features: np.ndarray, sources: Sequence[int]) -> float:
+        """Mean distance between images under one mask, in units of that between real patients."""
+        places = np.asarray(sources)
+        return float(np.mean([self.copies.spread(features[places == place]) for place in set(sources)]))
 
     def facts(self) -> Row:
         """What all tables of a run share."""
@@ -128,6 +135,13 @@ class Bench:
             "threads": torch.get_num_threads(),
             "versions": {"torch": torch.__version__, "diffusers": diffusers.__version__},
         }
+
+
+def error_by_mask(values: np.ndarray, sources: Sequence[int]) -> float:
+    """Standard error of a mean: images under one mask are alike, so that masks are what is counted."""
+    places = np.asarray(sources)
+    means = np.array([values[places == place].mean() for place in sorted(set(sources))])
+    return float(means.std(ddof=1) / np.sqrt(len(means)))
 
 
 # --- the plain way ---------------------------------------------------------------------------------------
@@ -150,6 +164,9 @@ def plain_way(maker: CounterpartMaker, base: Path) -> Make:
         requires_safety_checker=False,
     )
     pipeline.set_progress_bar_config(disable=True)
+    known = inspect.signature(type(pipeline).__call__).parameters
+    if any(known[name].default != value for name, value in PLAIN.items()):
+        raise SystemExit(f"This version of diffusers has other defaults than {PLAIN}: say so on the page.")
 
     def make(requests: Sequence[Request]) -> np.ndarray:
         images = [
@@ -180,8 +197,9 @@ def speed(bench: Bench, replicas: int) -> Row:
     for make in ways.values():
         make(requests[:1])  # what is built or cached at the first call
     with bench.progress.track("speed", len(requests)) as advance:
-        for batch in bench.batches(requests):
-            for name, make in ways.items():
+        for number, batch in enumerate(bench.batches(requests)):
+            in_turn = list(ways.items())
+            for name, make in in_turn if number % 2 else reversed(in_turn):
                 start = time.perf_counter()
                 images[name].append(make(batch))
                 seconds[name] += time.perf_counter() - start
@@ -192,6 +210,7 @@ def speed(bench: Bench, replicas: int) -> Row:
         for name in ways
     ]
     settings = bench.config.synthesis.model_dump(include={"steps", "guidance", "mask_guidance", "batch_size"})
+    settings |= {"scheduler": type(maker.generator.base.scheduler).__name__}
     return {"rows": rows, "times_faster": seconds["plain"] / seconds["mcpmix"], "settings": settings}
 
 
@@ -216,20 +235,71 @@ def condition(bench: Bench, replicas: int) -> Row:
         own = use == bench.config.finetune.condition
         name = bench.config.name if own else f"{bench.config.name}-{use}"
         config = bench.config.model_copy(update={"finetune": tuned, "name": name})
-        generator = bench.generator if own else Pipeline(config, bench.progress).generator
+        pipeline = bench.pipeline if own else Pipeline(config, bench.progress)
+        if pipeline.dataset.digest != bench.pipeline.dataset.digest:
+            raise SystemExit(f"{pipeline.folder} has another data set than {bench.pipeline.folder}.")
+        generator = pipeline.generator
         images = bench.draw(bench.maker(generator, config), requests, f"condition: {use}")
         rows.append({"condition": use} | bench.scores(images, requests))
     return {"rows": rows}
+
+
+# --- swapping the mask ------------------------------------------------------------------------------------
+
+
+def swap(bench: Bench, replicas: int) -> Row:
+    """The same seeds, prompts and depths under a frame's own mask and under that of another one."""
+    use = bench.config.finetune.condition
+    if use == "depth":
+        raise SystemExit("swap needs a generator that sees the mask: finetune.condition is depth.")
+    own, requests = bench.maker(), bench.requests(replicas)
+    folds = [bench.judge.fold_of[group] for group in bench.groups]
+    partners = draw_partners(bench.train.masks, folds, bench.train.ids, bench.config.seed)
+    swapped = copy.copy(own)
+    masks = torch.from_numpy(bench.train.masks[partners]).float()
+    depths = torch.from_numpy(read_depths(bench.depth.folder, bench.train.ids))
+    swapped.conditions = join_channels(masks, depths, use)
+    images = {
+        "own": bench.draw(own, requests, "own masks"),
+        "other": bench.draw(swapped, requests, "masks of others"),
+    }
+    sources = [request.index for request in requests]
+    masks_of = {"own": bench.train.masks[sources], "other": bench.train.masks[partners[sources]]}
+    groups = [bench.groups[place] for place in sources]
+    rows = []
+    for name, absent in (("own", "other"), ("other", "own")):
+        found = bench.judge.probabilities(images[name], groups) > 0.5
+        given, missing = dice_of(found, masks_of[name]), dice_of(found, masks_of[absent])
+        rows.append(
+            {
+                "mask": name,
+                "images": len(found),
+                "given": float(given.mean()),
+                "given_error": error_by_mask(given, sources),
+                "not_given": float(missing.mean()),
+                "not_given_error": error_by_mask(missing, sources),
+            }
+        )
+    return {
+        "rows": rows,
+        "change": where_changed(images["own"], images["other"], masks_of["own"], masks_of["other"]),
+        "overlap": float(dice_of(masks_of["own"].astype(bool), masks_of["other"]).mean()),
+        "diversity": bench.diversity(bench.copies.features(images["own"]), sources),
+    }
 
 
 # --- what is written -------------------------------------------------------------------------------------
 
 WAYS = {"mcpmix": "mcpmix", "plain": "diffusers, image by image"}
 CONDITIONS = {"both": "mask and depth", "mask": "mask only", "depth": "depth only"}
+MASKS = {"own": "its own mask", "other": "another mask"}
 COLUMNS: dict[str, tuple[str, Callable[[Row], str]]] = {
     "way": ("", lambda row: WAYS[row["way"]]),
     "strength": ("strength", lambda row: f"{row['strength']:.1f}"),
     "condition": ("condition", lambda row: CONDITIONS[row["condition"]]),
+    "mask": ("image made under", lambda row: MASKS[row["mask"]]),
+    "given": ("Dice, that mask ↑", lambda row: f"{row['given']:.3f} ± {row['given_error']:.3f}"),
+    "not_given": ("Dice, the other ↓", lambda row: f"{row['not_given']:.3f} ± {row['not_given_error']:.3f}"),
     "images_per_second": ("images/s", lambda row: f"{row['images_per_second']:.2f}"),
     "alignment": ("alignment ↑", lambda row: f"{row['alignment']:.3f} ± {row['alignment_error']:.3f}"),
     "kid": ("KID ↓", lambda row: f"{row['kid']:.3f} ± {row['kid_error']:.3f}"),
@@ -250,7 +320,8 @@ def markdown(part: str, result: Row) -> str:
     """A part of the page."""
     rows, facts = result["rows"], result["facts"]
     text = (
-        f"{rows[0]['images']} images under {facts['masks']} masks in each row; ± is a standard error. On "
+        f"{rows[0]['images']} images under {facts['masks']} masks in each row; ± is a standard error over "
+        "masks, for KID over images. On "
         f"real images of patients that it has not seen, the judge reaches {facts['alignment_real']:.3f}."
     )
     if part == "speed":
@@ -258,15 +329,38 @@ def markdown(part: str, result: Row) -> str:
         settings = result["settings"]
         better = ours["alignment"] >= plain["alignment"] and ours["kid"] <= plain["kid"]
         text = (
-            f"mcpmix ({settings['steps']} steps, guidance {settings['guidance']:g}, batches of "
-            f"{settings['batch_size']}) is {result['times_faster']:.1f} times faster than the pipeline of "
-            f"diffusers, image by image as it comes ({PLAIN_STEPS} steps, guidance {PLAIN_GUIDANCE:g}), "
+            f"mcpmix ({settings['steps']} steps, guidance {settings['guidance']:g}, mask guidance "
+            f"{settings['mask_guidance']:g}, batches of {settings['batch_size']}) is "
+            f"{result['times_faster']:.1f} times faster than the pipeline of "
+            f"diffusers, image by image as it comes ({settings['scheduler']}, {PLAIN['num_inference_steps']} "
+            f"steps, guidance {PLAIN['guidance_scale']:g}), "
             f"{'at' if better else 'but not at'} equal or better alignment and KID. " + text
         )
+    if part == "swap":
+        text = f"{text} {swap_text(result)}"
     return f"{text}\n\n{table(rows)}\n\nWritten by `python benchmarks/synthesis.py {part}`."
 
 
-PARTS: dict[str, Callable[[Bench, int], Row]] = {"speed": speed, "strength": strength, "condition": condition}
+def swap_text(result: Row) -> str:
+    """What swapping and other seeds did, in sentences."""
+    change, diversity = result["change"], result["diversity"]
+    return (
+        "Each image is made twice with the same seed, prompt and depth, under its own mask and under that of "
+        f"another frame (mean Dice of the two masks {result['overlap']:.2f}). {100 * change['share']:.0f} "
+        f"percent of the change lies inside the two masks, which cover {100 * change['area']:.0f} percent of "
+        f"the image: a pixel there changes {change['concentration']:.1f} times as much as one outside. "
+        f"Different seeds under one mask are {diversity:.2f} of the distance between real images of "
+        f"different patients apart in phi (asked for: {ENOUGH:g}, "
+        f"{'' if diversity >= ENOUGH else 'not '}reached)."
+    )
+
+
+PARTS: dict[str, Callable[[Bench, int], Row]] = {
+    "speed": speed,
+    "strength": strength,
+    "condition": condition,
+    "swap": swap,
+}
 
 
 def main() -> None:
@@ -279,7 +373,9 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=4, help="seeds per mask; two or more")
     parser.add_argument("--trial", action="store_true", help="print only, leave results and documents alone")
     parser.add_argument("overrides", nargs="*", help="settings to change, as synthesis.steps=12")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
+    if arguments.replicas < 2:
+        parser.error("--replicas must be 2 or more: diversity is a distance between images under one mask")
     place = [f"output={arguments.run.resolve().parent}", f"name={arguments.run.name}"]
     config = load_config(arguments.run / "config.yaml", [*place, *arguments.overrides])
     with shown_progress() as progress:
