@@ -58,7 +58,7 @@ class Trainer:
 
         seed_everything(config.seed, "train", seed)
         network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
-        # Channels last makes a step of a convolutional network up to 1.4 times as fast on a CPU.
+        # Convolutions are faster with channels last, on a CPU as on a GPU.
         network = network.to(runtime.device, memory_format=torch.channels_last)
         self.network: nn.Module = network
         self.strategy = arm_strategy(config, arm).to(runtime.device)
