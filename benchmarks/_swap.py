@@ -55,9 +55,11 @@ def where_changed(one: np.ndarray, two: np.ndarray, mask: np.ndarray, other: np.
     total, area = change.sum(axis=(1, 2)), inside.mean(axis=(1, 2))
     within = (change * inside).sum(axis=(1, 2))
     share = np.where(total > 0, within / np.maximum(total, 1e-12), area)  # nothing changed: spread evenly
-    outside = change[~inside].mean() if (~inside).any() else 0.0
+    changes = bool(change.any() and inside.any() and not inside.all())
     return {
         "share": float(share.mean()),
         "area": float(area.mean()),
-        "concentration": float(change[inside].mean() / max(outside, 1e-12)) if inside.any() else 1.0,
+        "concentration": float(change[inside].mean() / max(change[~inside].mean(), 1e-12))
+        if changes
+        else 1.0,
     }

@@ -40,4 +40,5 @@ def test_where_the_change_is(swap):
 
 def test_where_nothing_changed_nothing_is_concentrated(swap):
     one = np.zeros((1, 4, 4, 3), np.uint8)
-    assert swap.where_changed(one, one, MASKS[:1], MASKS[2:3])["share"] == 0.5
+    found = swap.where_changed(one, one, MASKS[:1], MASKS[2:3])
+    assert found == {"share": 0.5, "area": 0.5, "concentration": 1.0}
