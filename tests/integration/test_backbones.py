@@ -16,6 +16,7 @@ SETTINGS = [
     "train.learning_rate=3e-3",
     "train.validate_every=6",
     "train.arms=[full-sup, mixup, mcpmix, mcpmix-rla]",
+    "segmenter.weights=null",  # all from scratch
 ]
 
 
