@@ -1,11 +1,14 @@
 """SegFormer (Xie et al., 2021) from transformers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
+from transformers.utils import logging
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.models.segmenters.segformer_folder import require_segformer
@@ -54,17 +57,29 @@ class Segformer(nn.Module):
             self.network = SegformerForSemanticSegmentation(config)
         else:
             # The decoder of a pretrained encoder, or of another number of classes, starts anew.
-            self.network = SegformerForSemanticSegmentation.from_pretrained(
-                require_segformer(weights, variant, config),
-                num_labels=1,
-                ignore_mismatched_sizes=True,
-                dtype=torch.float32,
-            )
+            with _without_report():
+                self.network = SegformerForSemanticSegmentation.from_pretrained(
+                    require_segformer(weights, variant, config),
+                    num_labels=1,
+                    ignore_mismatched_sizes=True,
+                    dtype=torch.float32,
+                )
 
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W to B,1,H,W logits."""
         logits = self.network(pixel_values=images).logits
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Silences transformers while weights are loaded: it warns of the decoder that is meant to start anew."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def save_headless(network: Segformer, folder: Path) -> None:
