@@ -59,8 +59,7 @@ class Trainer:
         seed_everything(config.seed, "train", seed)
         network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
         # Convolutions are faster with channels last, on a CPU as on a GPU.
-        network = network.to(runtime.device, memory_format=torch.channels_last)
-        self.network: nn.Module = network
+        self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
         self.strategy = arm_strategy(config, arm).to(runtime.device)
         self.strategy.attach(self._input_gradient)
         self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
