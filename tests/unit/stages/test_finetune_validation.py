@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from mcpmix.core.artifacts import Artifact
-from mcpmix.core.config import resolve_config
-from mcpmix.core.config.schema import GeneratorValidationConfig
+from mcpmix.core.config import GeneratorValidationConfig, resolve_config
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.tracking import JsonLines
 from mcpmix.models.diffusion import NoiseSchedule

@@ -1,23 +1,23 @@
 """The configuration: one schema, one place for a default, all problems at once."""
 
-from mcpmix.core.config.loading import load_config, preset_names, resolve_config, to_yaml
-from mcpmix.core.config.schema import (
+from mcpmix.core.config.data import DataConfig, PhantomConfig, SplitConfig
+from mcpmix.core.config.generation import (
     AdmissionConfig,
-    Config,
-    DataConfig,
     DepthConfig,
-    EvaluationConfig,
     FinetuneConfig,
     GeneratorConfig,
     GeneratorValidationConfig,
     JudgeConfig,
-    PhantomConfig,
     PromptConfig,
-    RLAConfig,
-    RuntimeConfig,
-    SegmenterConfig,
-    SplitConfig,
     SynthesisConfig,
+)
+from mcpmix.core.config.loading import load_config, preset_names, resolve_config, to_yaml
+from mcpmix.core.config.schema import Config, RuntimeConfig
+from mcpmix.core.config.segmentation import (
+    EditorConfig,
+    EvaluationConfig,
+    RLAConfig,
+    SegmenterConfig,
     TrainConfig,
 )
 
@@ -26,6 +26,7 @@ __all__ = [
     "Config",
     "DataConfig",
     "DepthConfig",
+    "EditorConfig",
     "EvaluationConfig",
     "FinetuneConfig",
     "GeneratorConfig",
