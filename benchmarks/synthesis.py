@@ -248,43 +248,58 @@ def condition(bench: Bench, replicas: int) -> Row:
 
 
 def swap(bench: Bench, replicas: int) -> Row:
-    """The same seeds, prompts and depths under a frame's own mask and under that of another one."""
+    """The same seeds, prompts and depths under a frame's own mask and under that of another one.
+
+    A depth map shows the lesion too, and contradicts a swapped mask; so the same is done without depth.
+    """
     use = bench.config.finetune.condition
     if use == "depth":
         raise SystemExit("swap needs a generator that sees the mask: finetune.condition is depth.")
-    own, requests = bench.maker(), bench.requests(replicas)
+    requests = bench.requests(replicas)
     folds = [bench.judge.fold_of[group] for group in bench.groups]
     partners = draw_partners(bench.train.masks, folds, bench.train.ids, bench.config.seed)
-    swapped = copy.copy(own)
-    masks = torch.from_numpy(bench.train.masks[partners]).float()
-    depths = torch.from_numpy(read_depths(bench.depth.folder, bench.train.ids))
-    swapped.conditions = join_channels(masks, depths, use)
-    images = {
-        "own": bench.draw(own, requests, "own masks"),
-        "other": bench.draw(swapped, requests, "masks of others"),
-    }
+    ways = [swapped(bench, requests, partners, channels) for channels in dict.fromkeys((use, "mask"))]
     sources = [request.index for request in requests]
-    masks_of = {"own": bench.train.masks[sources], "other": bench.train.masks[partners[sources]]}
+    masks = bench.train.masks
+    return {
+        "rows": [row for way in ways for row in way["rows"]],
+        "changes": {way["condition"]: way["change"] for way in ways},
+        "overlap": float(dice_of(masks[sources].astype(bool), masks[partners[sources]]).mean()),
+        "diversity": bench.diversity(ways[0]["features"], sources),
+    }
+
+
+def swapped(bench: Bench, requests: Sequence[Request], partners: np.ndarray, channels: str) -> Row:
+    """Images under both masks with these channels of the condition: where they differ, what a judge finds."""
+    masks, sources = bench.train.masks, [request.index for request in requests]
+    depths = torch.from_numpy(read_depths(bench.depth.folder, bench.train.ids))
+    given = {"own": masks, "other": masks[partners]}
+    images = {}
+    for name, shown in given.items():
+        maker = copy.copy(bench.maker())
+        maker.conditions = join_channels(torch.from_numpy(shown).float(), depths, channels)
+        images[name] = bench.draw(maker, requests, f"{MASKS[name]}, {CONDITIONS[channels]}")
     groups = [bench.groups[place] for place in sources]
     rows = []
     for name, absent in (("own", "other"), ("other", "own")):
         found = bench.judge.probabilities(images[name], groups) > 0.5
-        given, missing = dice_of(found, masks_of[name]), dice_of(found, masks_of[absent])
+        there, elsewhere = (dice_of(found, given[key][sources]) for key in (name, absent))
         rows.append(
             {
                 "mask": name,
+                "condition": channels,
                 "images": len(found),
-                "given": float(given.mean()),
-                "given_error": error_by_mask(given, sources),
-                "not_given": float(missing.mean()),
-                "not_given_error": error_by_mask(missing, sources),
+                "given": float(there.mean()),
+                "given_error": error_by_mask(there, sources),
+                "not_given": float(elsewhere.mean()),
+                "not_given_error": error_by_mask(elsewhere, sources),
             }
         )
     return {
+        "condition": channels,
         "rows": rows,
-        "change": where_changed(images["own"], images["other"], masks_of["own"], masks_of["other"]),
-        "overlap": float(dice_of(masks_of["own"].astype(bool), masks_of["other"]).mean()),
-        "diversity": bench.diversity(bench.copies.features(images["own"]), sources),
+        "change": where_changed(images["own"], images["other"], masks[sources], masks[partners[sources]]),
+        "features": bench.copies.features(images["own"]),
     }
 
 
@@ -343,12 +358,16 @@ def markdown(part: str, result: Row) -> str:
 
 def swap_text(result: Row) -> str:
     """What swapping and other seeds did, in sentences."""
-    change, diversity = result["change"], result["diversity"]
+    diversity = result["diversity"]
+    changes = "; ".join(
+        f"with {CONDITIONS[name]} {100 * change['share']:.0f} percent of the change lies inside the two "
+        f"masks ({100 * change['area']:.0f} percent of the image), {change['concentration']:.1f} times as "
+        "much on a pixel as outside"
+        for name, change in result["changes"].items()
+    )
     return (
-        "Each image is made twice with the same seed, prompt and depth, under its own mask and under that of "
-        f"another frame (mean Dice of the two masks {result['overlap']:.2f}). {100 * change['share']:.0f} "
-        f"percent of the change lies inside the two masks, which cover {100 * change['area']:.0f} percent of "
-        f"the image: a pixel there changes {change['concentration']:.1f} times as much as one outside. "
+        "Each image is made twice with the same seed and prompt, under its own mask and under that of "
+        f"another frame (mean Dice of the two masks {result['overlap']:.2f}). Where they differ: {changes}. "
         f"Different seeds under one mask are {diversity:.2f} of the distance between real images of "
         f"different patients apart in phi (asked for: {ENOUGH:g}, "
         f"{'' if diversity >= ENOUGH else 'not '}reached)."
