@@ -28,6 +28,7 @@ from mcpmix.data.audit.features import Phi
 from mcpmix.data.collection import Collection
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.transforms import as_images
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import EMBEDDED, licence_of, resolve
@@ -163,7 +164,7 @@ def embedded_phi() -> Phi | None:
 
     def features(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         with torch.inference_mode():
-            images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+            images = as_images(pixels)
             return np.asarray(network(images), dtype=np.float32)
 
     return features

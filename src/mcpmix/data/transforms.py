@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -299,6 +301,12 @@ def draw_augmentation(
     tones = draw_colour(count, rng, colour)
     # Younger than the others and hence last, so that runs without them draw what they always drew.
     return Augmentation(geometry, draw_crop(count, rng, crop), draw_blur(count, rng, blur), tones)
+
+
+def as_images(pixels: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
+    """(B, H, W, 3) uint8 pixels as (B, 3, H, W) float32 images in [0, 1]."""
+    own = np.require(pixels, requirements=["C", "W"])  # torch takes no read-only or reversed memory
+    return torch.from_numpy(own).to(device).permute(0, 3, 1, 2).float() / 255
 
 
 def normalise(images: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import seed_for
 from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.transforms import as_images
 from mcpmix.models.editing import EditSettings, InstructEditor
 from mcpmix.models.sources import folder_digest, resolve
 
@@ -60,7 +61,7 @@ def run(
                 chunk = todo[start : start + settings.batch_size]
                 pixels = np.stack([arrays.images[index] for index, _ in chunk])
                 edited = editor.edit(
-                    torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255,
+                    as_images(pixels),
                     [settings.instructions[number] for _, number in chunk],
                     [seed_for("edit", config.seed, records[index].id, number) for index, number in chunk],
                     how,

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from mcpmix.core.seeding import torch_rng
 from mcpmix.data.arrays import Arrays
-from mcpmix.data.transforms import apply_colour, apply_geometry, draw_colour, draw_geometry
+from mcpmix.data.transforms import apply_colour, apply_geometry, as_images, draw_colour, draw_geometry
 
 Floats = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]
@@ -170,7 +170,7 @@ class CopyCheck:
 
     def features(self, images: Pixels) -> Floats:
         """N,F features of N,S,S,3 uint8 images."""
-        return np.concatenate([self._run(_as_tensor(part)) for part in _chunks(images)])
+        return np.concatenate([self._run(as_images(part)) for part in _chunks(images)])
 
     def measure(self, features: Floats, images: Pixels, sources: Sequence[int]) -> list[Distances]:
         """Distances of B synthetic images.
@@ -231,7 +231,7 @@ class CopyCheck:
             for start in range(0, len(train), _BATCH):
                 rows = slice(start, min(start + _BATCH, len(train)))
                 rng = torch_rng("twins", seed, twin, start)
-                copies = near_duplicates(_as_tensor(train.images[rows]), rng)
+                copies = near_duplicates(as_images(train.images[rows]), rng)
                 near.append(np.linalg.norm(self._run(copies) - self.train[rows], axis=1) / self.unit)
                 alike.append(np.linalg.norm(_coarse(copies) - self.train_pictures[rows], axis=1))
         return np.concatenate(near), np.concatenate(alike)
@@ -253,7 +253,7 @@ def near_duplicates(images: Tensor, rng: torch.Generator) -> Tensor:
 
 def pictures(images: Pixels) -> Floats:
     """N,P coarse pictures of N,S,S,3 uint8 images, each of length 1, or shorter where it is flat."""
-    return np.concatenate([_coarse(_as_tensor(part)) for part in _chunks(images)])
+    return np.concatenate([_coarse(as_images(part)) for part in _chunks(images)])
 
 
 def _coarse(images: Tensor) -> Floats:
@@ -270,10 +270,6 @@ def _views(coarse: Floats) -> list[Floats]:
     squares = coarse.reshape(len(coarse), -1, _SIDE, _SIDE)
     turned = [np.rot90(squares, quarter, (2, 3)) for quarter in range(4)]
     return [view.reshape(len(coarse), -1) for square in turned for view in (square, square[..., ::-1])]
-
-
-def _as_tensor(images: Pixels) -> Tensor:
-    return torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).float() / 255
 
 
 def _chunks(images: Pixels) -> list[Pixels]:

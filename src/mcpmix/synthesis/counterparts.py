@@ -11,6 +11,7 @@ from mcpmix.core.config import Config
 from mcpmix.core.seeding import numpy_rng, seed_for
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
+from mcpmix.data.transforms import as_images
 from mcpmix.models.diffusion import load_base
 from mcpmix.models.generator import Generator, SamplingSettings, load_generator
 from mcpmix.models.sources import resolve
@@ -72,7 +73,7 @@ class CounterpartMaker:
     def make(self, requests: Sequence[Request]) -> np.ndarray:
         """B,S,S,3 uint8 images, made as one batch."""
         chosen = [request.index for request in requests]
-        sources = torch.from_numpy(self.arrays.images[chosen]).permute(0, 3, 1, 2).float() / 255
+        sources = as_images(self.arrays.images[chosen])
         images = self.generator.sample(
             self.conditions[chosen],
             [self.text(request) for request in requests],

@@ -22,7 +22,14 @@ from mcpmix.core.errors import DataError, ModelError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeding import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.data.arrays import Arrays
-from mcpmix.data.transforms import apply_colour, apply_geometry, draw_colour, draw_geometry, normalise
+from mcpmix.data.transforms import (
+    apply_colour,
+    apply_geometry,
+    as_images,
+    draw_colour,
+    draw_geometry,
+    normalise,
+)
 from mcpmix.models.segmenters import build_segmenter, load_network, save_segmenter
 from mcpmix.training.objective import segmentation_loss
 from mcpmix.training.resumable import run_steps
@@ -159,7 +166,7 @@ class Judge:
     def _run(self, network: nn.Module, images: Pixels) -> npt.NDArray[np.float32]:
         parts = []
         for start in range(0, len(images), _BATCH):
-            batch = _as_tensor(images[start : start + _BATCH]).to(self.device)
+            batch = as_images(images[start : start + _BATCH], self.device)
             parts.append(torch.sigmoid(network(normalise(batch)).float())[:, 0].cpu())
         return torch.cat(parts).numpy()
 
@@ -304,7 +311,7 @@ def _train_fold(
     rates = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, settings.learning_rate, total_steps=settings.steps + 1, pct_start=_WARMUP
     )
-    images = _as_tensor(arrays.images[chosen])
+    images = as_images(arrays.images[chosen])
     masks = torch.from_numpy(arrays.masks[chosen])[:, None].float()
 
     def step(index: int) -> float:
@@ -381,7 +388,3 @@ def vary_colour(images: Tensor, rng: torch.Generator, strength: float) -> Tensor
     gain = torch.exp(_GAIN * strength * torch.randn(count, 3, 1, generator=rng))
     matrix = (gain * ((1 - share) * torch.eye(3) + share * mixture)).to(images)
     return torch.einsum("bij,bjhw->bihw", matrix, toned).clamp(0, 1)
-
-
-def _as_tensor(images: Pixels) -> Tensor:
-    return torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).float() / 255

@@ -19,6 +19,7 @@ from mcpmix.data.transforms import (
     apply_blur,
     apply_colour,
     apply_geometry,
+    as_images,
     denormalise,
     draw_augmentation,
     draw_blur,
@@ -273,6 +274,16 @@ def test_colour_draws_stay_in_their_ranges():
         assert 0.19 < tone.abs().max() <= 0.2
     assert drawn.tint.abs().max() <= 0.5 * 0.1 * 4 / 3
     torch.testing.assert_close(drawn.tint.sum(dim=1), torch.zeros(4000), atol=1e-7, rtol=0)
+
+
+def test_pixels_become_images_also_from_read_only_and_reversed_memory():
+    pixels = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)[:, ::-1]
+    pixels.flags.writeable = False
+
+    images = as_images(pixels)
+
+    assert images.dtype == torch.float32
+    np.testing.assert_array_equal(images.numpy(), np.moveaxis(pixels, 3, 1) / np.float32(255))
 
 
 def test_normalise_bytes_and_floats_and_back():

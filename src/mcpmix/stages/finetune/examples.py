@@ -12,7 +12,7 @@ from mcpmix.core.config import Config, FinetuneConfig
 from mcpmix.core.seeding import numpy_rng, torch_rng
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
-from mcpmix.data.transforms import apply_colour, draw_colour
+from mcpmix.data.transforms import apply_colour, as_images, draw_colour
 from mcpmix.models.diffusion import Autoencoder, DiffusionBase, embed_prompts, encode_images
 
 _TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
@@ -136,7 +136,7 @@ def prepare(
         depths: N,S,S in [0, 1].
         config: sections `generator.prompt` and `finetune`.
     """
-    images = torch.from_numpy(arrays.images).permute(0, 3, 1, 2).float() / 255
+    images = as_images(arrays.images)
     turns = range(_TURNS) if config.finetune.augment else range(1)
     tints = range(_TINTS) if config.finetune.colour > 0 else range(1)
     latents = []

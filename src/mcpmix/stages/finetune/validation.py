@@ -23,6 +23,7 @@ from mcpmix.core.seeding import seed_for, torch_rng
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
+from mcpmix.data.transforms import as_images
 from mcpmix.models.diffusion import Autoencoder, load_base
 from mcpmix.models.generator import Generator, SamplingSettings
 from mcpmix.models.sources import resolve
@@ -77,7 +78,7 @@ def hold_out(arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> HeldOut:
         depths: N,S,S in [0, 1].
         vae: on its device.
     """
-    images = torch.from_numpy(arrays.images).permute(0, 3, 1, 2).float() / 255
+    images = as_images(arrays.images)
     masks = torch.from_numpy(arrays.masks).float()
     return HeldOut(arrays.ids, images, encode_all(vae, images), masks, torch.from_numpy(depths).float())
 
