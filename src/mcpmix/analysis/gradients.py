@@ -21,10 +21,11 @@ from mcpmix.core.config import Config
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.data.arrays import Arrays
-from mcpmix.data.transforms import normalise
+from mcpmix.data.transforms import as_images, normalise
 from mcpmix.mixing.strategy import Batch, Term
 from mcpmix.reporting.arms import label_of
 from mcpmix.stages.train import Inputs, Trainer
+from mcpmix.synthesis.judge import dice_of
 
 _BAND = 2.0  # pixels on each side of the contour that count as boundary
 _SURE = 0.9  # a prediction below this and above its complement is in transition
@@ -69,27 +70,27 @@ class Recorder:
         self._places = {name: np.flatnonzero(near_contour(mask)) for name, mask in masks.items()}
         self.gradients: dict[str, list[np.ndarray]] = defaultdict(list)
         self.drifts: list[float] = []
+        self._seen: set[str] = set()  # in this epoch
 
-    def __call__(self, batch: Batch, terms: Sequence[Term], logits: Sequence[Tensor]) -> None:
+    def __call__(self, batch: Batch, terms: Sequence[Term], gradients: Sequence[Tensor]) -> None:
         """See one step; gradients of several terms of a sample add up."""
         pixels, count = batch.masks[0].numel(), len(batch.ids)
         total = torch.zeros_like(batch.masks)
         drift = torch.zeros_like(batch.masks)
-        for term, part in zip(terms, logits, strict=True):
-            gradient = part.grad
-            assert gradient is not None  # the trainer retains it
+        for term, gradient in zip(terms, gradients, strict=True):
             # Samples that a strategy appends come after those of the batch, and are others.
-            total += gradient.float()[:count] * (pixels * count)
+            total += gradient[:count] * (pixels * count)
             drift += torch.as_tensor(term.weight).detach() * (term.targets[:count] - batch.masks).abs()
-        seen = set()
         for row, name in enumerate(batch.ids):
-            if name in seen:  # the last batch of an epoch is filled up with samples that it had
+            if name in self._seen:  # the last batch of an epoch is filled up with samples that it had
                 continue
-            seen.add(name)
+            self._seen.add(name)
             places = self._places[name]
             self.gradients[name].append(total[row].flatten().cpu().numpy()[places])
             if len(places):
                 self.drifts.append(float(drift[row].flatten().cpu().numpy()[places].mean()))
+        if len(self._seen) == len(self._places):  # all samples: the epoch is over
+            self._seen.clear()
 
     def summary(self, epochs: int) -> tuple[float, float, float]:
         """Percent of flips, absolute mean and variance over the settled epochs.
@@ -173,7 +174,7 @@ def measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Run
         noise_to_signal=float(np.sqrt(variance) / mean) if mean > 0 else float("nan"),
         drift=float(np.mean(recorder.drifts)),
         band=float(np.median(found)) if found else float("nan"),
-        dsc=_dice(chances > 0.5, trainer.validation.masks > 0),
+        dsc=100 * float(dice_of(chances > 0.5, trainer.validation.masks).mean()),
     )
 
 
@@ -242,14 +243,7 @@ def _predict(trainer: Trainer, part: Arrays) -> np.ndarray:
     trainer.network.eval()
     size, chances = trainer.config.train.batch_size, []
     for start in range(0, len(part.ids), size):
-        pixels = torch.from_numpy(np.array(part.images[start : start + size])).permute(0, 3, 1, 2).float()
-        logits = trainer.network(normalise(pixels.to(trainer.runtime.device) / 255))
+        images = as_images(part.images[start : start + size], trainer.runtime.device)
+        logits = trainer.network(normalise(images))
         chances.append(logits.float().sigmoid()[:, 0].cpu().numpy())
     return np.concatenate(chances)
-
-
-def _dice(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Mean DSC over images in percent; two empty masks agree."""
-    both = (predicted & truth).sum((1, 2))
-    size = predicted.sum((1, 2)) + truth.sum((1, 2))
-    return 100 * float(np.where(size > 0, 2 * both / np.maximum(size, 1), 1.0).mean())

@@ -61,7 +61,7 @@ def step(recorder, mask, target, logit):
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
     loss.backward()
     batch = Batch(torch.zeros(1, 3, *mask.shape), masks, None, ("a",))
-    recorder(batch, [Term(batch.images, targets, 1.0, "mixed")], [logits])
+    recorder(batch, [Term(batch.images, targets, 1.0, "mixed")], [logits.grad])
 
 
 def test_recorded_gradient_is_prediction_minus_target():
@@ -88,15 +88,15 @@ def test_hard_targets_never_flip():
     assert np.mean(recorder.drifts) == 0
 
 
-def test_a_sample_counts_once_in_a_batch_that_was_filled_up():
+@pytest.mark.parametrize("epoch", [[("a", "b", "c", "a", "b")], [("a", "b"), ("c", "a")]])
+def test_a_sample_counts_once_in_an_epoch_whose_last_batch_is_filled_up(epoch):
     mask = square()
-    recorder = Recorder({"a": mask})
-    masks = torch.from_numpy(mask).float()[None, None].repeat(2, 1, 1, 1)
-    logits = torch.zeros_like(masks).requires_grad_()
-    logits.sum().backward()
-    batch = Batch(torch.zeros(2, 3, 8, 8), masks, None, ("a", "a"))
-    recorder(batch, [Term(batch.images, masks, 1.0, "real")], [logits])
-    assert len(recorder.gradients["a"]) == 1
+    recorder = Recorder(dict.fromkeys("abc", mask))
+    for ids in epoch * 2:
+        masks = torch.from_numpy(mask).float()[None, None].repeat(len(ids), 1, 1, 1)
+        batch = Batch(torch.zeros(len(ids), 3, 8, 8), masks, None, ids)
+        recorder(batch, [Term(batch.images, masks, 1.0, "real")], [torch.ones_like(masks)])
+    assert {name: len(rows) for name, rows in recorder.gradients.items()} == {"a": 2, "b": 2, "c": 2}
 
 
 def test_table_has_a_row_for_each_arm():
@@ -107,7 +107,8 @@ def test_table_has_a_row_for_each_arm():
 
 
 def test_mixing_masks_flips_and_hard_masks_do_not(make_config, tmp_path):
-    config = still(make_config(tmp_path, "train.batch_size=4"), epochs=6)
+    always = "train.strategies={cutmix: {probability: 1.0}}"  # six boxes, not three: some hit a boundary
+    config = still(make_config(tmp_path, "train.batch_size=4", always), epochs=6)
     pipeline = Pipeline(config)
     out = tmp_path / "out"
     found = analyse(config, ["full-sup", "cutmix"], pipeline.inputs, out, pipeline.runtime)

@@ -66,6 +66,29 @@ def test_a_loss_that_is_not_finite_names_the_samples(prepared, tmp_path):
         trainer._run_epoch(1)
 
 
+def test_in_half_precision_the_loss_is_scaled_and_the_scale_survives_a_stop(prepared, tmp_path):
+    config, inputs, _ = prepared
+    runtime = setup("cpu", "float16", 1, True)
+    seen = []
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    trainer.observer = lambda *step: seen.append(step)
+    trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 2.0**12})
+    before = {name: value.clone() for name, value in trainer.network.state_dict().items()}
+    trainer.network.eval()  # the same logits once more
+    with torch.no_grad(), runtime.autocast():
+        logits = trainer.network(next(trainer._batches(1)).images).float()
+    trainer._step(next(trainer._batches(1)), 1, 0)
+
+    batch, _, (gradient,) = seen[0]
+    expected = (logits.sigmoid() - batch.masks) / batch.masks.numel()
+    torch.testing.assert_close(gradient, expected, rtol=2e-3, atol=0)
+    assert any(not torch.equal(value, before[name]) for name, value in trainer.network.state_dict().items())
+    trainer._save(1)
+    resumed = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    resumed._restore()
+    assert resumed.scaler.get_scale() == trainer.scaler.get_scale() == 2.0**12
+
+
 def test_pairs_are_asked_for(prepared):
     config, inputs, _ = prepared
     with pytest.raises(DataError, match="mcpmix synthesize"):

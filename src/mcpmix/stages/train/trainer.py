@@ -22,7 +22,7 @@ from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.seen import images_of
-from mcpmix.data.transforms import draw_augmentation, normalise
+from mcpmix.data.transforms import as_images, draw_augmentation, normalise
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategy import Batch, Originals, Term
 from mcpmix.models.segmenters import build_segmenter
@@ -38,7 +38,7 @@ _CALIBRATION_BATCHES = 4
 _WARMUP_SHARE = 0.05
 
 Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
-"""Sees each step after its backward pass: the batch, its terms, and their logits with gradients."""
+"""Sees each step after its backward pass: the batch, its terms, and the gradients at their logits."""
 
 
 class Trainer:
@@ -65,6 +65,8 @@ class Trainer:
         self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
         self.gates: list[float] = []  # s * rho after each epoch
         self.optimiser = self._optimiser()
+        # Gradients of a mean over all pixels vanish in float16 unless the loss is scaled up.
+        self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == torch.float16)
         self.rates = torch.optim.lr_scheduler.LambdaLR(
             self.optimiser,
             [partial(_rate, steps=self.epochs * self.steps_per_epoch)]
@@ -163,13 +165,18 @@ class Trainer:
         if self.observer is not None:
             for part in logits:
                 part.retain_grad()
-        total.backward()
+        self.scaler.scale(total).backward()
         if self.observer is not None:
-            self.observer(batch, terms, logits)
-        self.optimiser.step()
+            self.observer(batch, terms, [self._unscaled_gradient(part) for part in logits])
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
         self.rates.step()
         values = {f"loss_{t.name}": loss.item() for t, loss in zip(terms, losses, strict=True)}
         return {"loss": total.item(), **values}
+
+    def _unscaled_gradient(self, logits: Tensor) -> Tensor:
+        assert logits.grad is not None  # it was retained
+        return logits.grad.float() / self.scaler.get_scale()
 
     def _input_gradient(self, images: Tensor, targets: Tensor) -> Tensor:
         with self.runtime.autocast():
@@ -201,11 +208,8 @@ class Trainer:
             blur=settings.blur,
         )
 
-        def as_images(pixels: np.ndarray) -> Tensor:
-            return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 255
-
         def appearance(pixels: np.ndarray) -> Tensor:
-            return normalise(drawn.images(as_images(pixels)))
+            return normalise(drawn.images(as_images(pixels, device)))
 
         masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
         return Batch(
@@ -214,7 +218,7 @@ class Trainer:
             synthetic=None if synthetic is None else appearance(synthetic),
             ids=tuple(self.train.ids[i] for i in chosen),
             originals=Originals(
-                images=lambda: normalise(as_images(self.train.images[chosen])),
+                images=lambda: normalise(as_images(self.train.images[chosen], device)),
                 warp=drawn.masks,
             ),
         )
@@ -235,10 +239,10 @@ class Trainer:
         accumulator = RegionAccumulator()
         for start in range(0, len(self.validation.ids), self.config.train.batch_size):
             part = slice(start, start + self.config.train.batch_size)
-            images = torch.from_numpy(self.validation.images[part]).permute(0, 3, 1, 2).float() / 255
+            images = as_images(self.validation.images[part], self.runtime.device)
             masks = torch.from_numpy(self.validation.masks[part])[:, None].to(self.runtime.device)
             with self.runtime.autocast():
-                logits = self.network(normalise(images.to(self.runtime.device)))
+                logits = self.network(normalise(images))
             accumulator.update(logits > 0, masks.bool())
         scores = accumulator.compute()
         earlier = [row["validation"]["dsc"] for row in self.log.rows() if "validation" in row]
@@ -251,6 +255,7 @@ class Trainer:
     # --- checkpoints -------------------------------------------------------------------------------------
 
     def _save(self, epoch: int) -> None:
+        scaling = {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
         save_state(
             self.folder / CHECKPOINT,
             {
@@ -263,6 +268,7 @@ class Trainer:
                 "best_dsc": self.best_dsc,
                 "best_epoch": self.best_epoch,
                 "warnings": self.warnings,
+                **scaling,
             },
         )
 
@@ -277,6 +283,7 @@ class Trainer:
         self.strategy.load_state_dict(state["strategy"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
+        self.scaler.load_state_dict(state.get("scaler", self.scaler.state_dict()))
         self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
         self.warnings = state["warnings"]
         done = int(state["epoch"])
