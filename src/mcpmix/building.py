@@ -267,7 +267,10 @@ def _identity(
 def _claim(folder: Path, identity: Mapping[str, object]) -> None:
     """Note what is built here; refuse a folder whose checkpoints come from something else."""
     path = folder / _IDENTITY
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged ({error}). Choose another --out, or delete it.") from error
     differences = [
         f"{name}: {before[name]} there, {value} now"
         for name, value in identity.items()

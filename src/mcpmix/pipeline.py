@@ -185,7 +185,7 @@ class Pipeline:
             return {run: self.run_one(stage, run) for run in runs}
         context = multiprocessing.get_context("spawn")
         made: dict[Run, Artifact] = {}
-        errors: list[BaseException] = []
+        errors: dict[Run, BaseException] = {}
         with context.Manager() as manager:
             channel = manager.Queue()
             arguments = (share_threads(self.config, workers), channel)
@@ -200,12 +200,16 @@ class Pipeline:
                         if error is None:
                             made[futures[future]] = future.result()
                         else:  # the other runs go on: what they finish is kept
-                            errors.append(error)
+                            errors[futures[future]] = error
                 except KeyboardInterrupt:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
         if errors:
-            raise errors[0]
+            first, *others = errors.values()
+            for (arm, seed), error in zip(list(errors)[1:], others, strict=True):
+                if str(error) != str(first):  # a killed worker fails all runs alike
+                    self.progress.say(f"{stage} {arm} seed {seed} failed too: {error}")
+            raise first
         return made
 
     def inputs(self, arm: str) -> train.Inputs:

@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -161,3 +162,23 @@ def test_threads_are_shared_out():
     config = resolve_config({"preset": "demo", "runtime": {"threads": 8}})
     assert share_threads(config, 3).runtime.threads == 2
     assert share_threads(config, 99).runtime.threads == 1
+
+
+def test_every_training_that_failed_is_told_of_but_the_same_failure_once(make_config, tmp_path, monkeypatch):
+    def fail(stage, run):
+        raise DataError(f"no luck with {run[0]}")
+
+    monkeypatch.setattr("mcpmix.pipeline.ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
+    monkeypatch.setattr("mcpmix.pipeline._work", fail)
+    progress = Recorder()
+    pipeline = Pipeline(make_config(tmp_path, "runtime.jobs=2"), progress)
+    with pytest.raises(DataError) as caught:
+        pipeline._make("segmenter", [("mixup", 0), ("cutmix", 0)])
+    first, second = ("mixup", "cutmix") if "mixup" in str(caught.value) else ("cutmix", "mixup")
+    assert str(caught.value) == f"no luck with {first}"
+    assert progress.lines == [f"segmenter {second} seed 0 failed too: no luck with {second}"]
+
+    progress.lines.clear()
+    with pytest.raises(DataError, match="no luck with mixup"):
+        pipeline._make("segmenter", [("mixup", 0), ("mixup", 1)])
+    assert progress.lines == []

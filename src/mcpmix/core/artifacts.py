@@ -214,7 +214,10 @@ def storage_errors(folder: Path) -> Iterator[None]:
             ) from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM):
             place = getattr(error, "filename", None) or folder
-            raise StorageError(f"Cannot write to {place}: {os.strerror(number)}.") from error
+            raise StorageError(
+                f"Cannot write to {place}: {os.strerror(number)}. Change its permissions, or choose another "
+                "folder."
+            ) from error
         raise
 
 

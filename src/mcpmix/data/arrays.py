@@ -96,7 +96,8 @@ def _decoded(records: Sequence[Record], size: int, progress: Progress) -> Iterat
             advance()
     if problems:
         headline = (
-            "The data set is no longer what its index says. Restore the files, or make the index again:"
+            "The data set is no longer what its index says. Restore the files, or delete the run's folder "
+            "dataset to make the index again:"
         )
         raise DataError(bullet_list(headline, problems))
 

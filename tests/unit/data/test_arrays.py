@@ -39,7 +39,8 @@ def test_lost_and_changed_files_are_all_named(records):
     with pytest.raises(DataError) as caught:
         load_arrays(records, 5)
     assert str(caught.value).split("\n") == [
-        "The data set is no longer what its index says. Restore the files, or make the index again:",
+        "The data set is no longer what its index says. Restore the files, or delete the run's folder "
+        "dataset to make the index again:",
         f"  - {records[0].image} does not exist. Check the path, or restore the file.",
         f"  - {records[1].mask} has changed since it was indexed.",
         f"  - {records[2].image} has changed since it was indexed.",
