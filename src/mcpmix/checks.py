@@ -28,6 +28,7 @@ from mcpmix.data.audit.features import Phi
 from mcpmix.data.collection import Collection
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.splits import require_lesions
 from mcpmix.data.transforms import as_images
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
@@ -146,6 +147,7 @@ def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str
     area_of = {item.sample.id: item.area for item in facts}
     wanted = SplitPlan(**data.split.model_dump())
     planned = make_split(collection, wanted, config.seed, lambda sample: area_of[sample.id])
+    require_lesions(area_of[name] > 0 for name in planned.split.validation)
     part_of = {name: part for part, ids in planned.split.parts().items() for name in ids}
     found[-1] = Audit(facts, part_of)
     _refuse_errors(found[-1])
@@ -314,7 +316,10 @@ def _examine_disk(config: Config, index: DatasetIndex | None) -> str:
     if not place.is_dir():
         raise StorageError(f"Cannot make {config.folder}: {place} is a file. Choose another output folder.")
     if not os.access(place, os.W_OK):
-        raise StorageError(f"Cannot write to {place}, where {config.folder} is to be made.")
+        raise StorageError(
+            f"Cannot write to {place}, where {config.folder} is to be made. Change its permissions, or "
+            "choose another output folder."
+        )
     free, need = shutil.disk_usage(place).free, estimate_bytes(config, index)
     if free < need:
         raise StorageError(
@@ -349,7 +354,7 @@ def estimate_bytes(config: Config, index: DatasetIndex | None = None) -> float:
     total += runs * test * pixels / 8
     total += (train + held) * pixels * _CACHED_BYTES
     if config.data.source == "phantom":
-        total += (train + test) * pixels * _PNG_BYTES
+        total += (train + held + test) * pixels * _PNG_BYTES
     if any(needs_generator(config, arm) for arm in config.train.arms):
         control = _safely(partial(_control_parameters, config)) * _FLOAT
         total += 2 * _ADAM_STATE * control + train * pixels * _DEPTH_BYTES
@@ -369,12 +374,13 @@ def _safely(count: Callable[[], int]) -> int:
 def _control_parameters(config: Config) -> int:
     """From the header of the UNet's weights: nothing is loaded."""
     folder = resolve(config.generator.base, "pipeline") / "unet"
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-        return round(_CONTROL_SHARE * sum(math.prod(shape) for shape in shapes))
-    return 0
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return 0
+    with files[0].open("rb") as stream:  # the others are the same in other precisions
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+    return round(_CONTROL_SHARE * sum(math.prod(shape) for shape in shapes))
 
 
 def _gigabytes(size: float) -> str:

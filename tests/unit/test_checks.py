@@ -69,7 +69,7 @@ def test_estimate_of_a_run_without_pairs(tmp_path):
     config = phantom_config(tmp_path, "train.seeds=[0]", "data.size=64")
     network = build_segmenter("segformer", "nano")
     weights = 4 * sum(parameter.numel() for parameter in network.parameters())
-    frames = 4 * 6 + 12 * 4
+    frames = (4 + 2) * 6 + 12 * 4
     # The result, two checkpoints of four tensors each; masks at one bit; frames at 2.5 bytes per pixel;
     # training and validation frames with their masks decoded.
     expected = 9 * weights + 12 * 4 * 64**2 / 8 + frames * 64**2 * 2.5 + (24 + 12) * 64**2 * 4

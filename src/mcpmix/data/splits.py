@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,22 @@ def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
                 f"on purpose, remove their lines below {_DIGESTS} in the file:",
                 changed,
             )
+        )
+
+
+def require_lesions(present: Iterable[bool]) -> None:
+    """Refuse a validation part in which no mask has a lesion: no checkpoint can be chosen by it.
+
+    Args:
+        present: whether there is a lesion, for each sample of the part.
+
+    Raises:
+        DataError: there is none.
+    """
+    if not any(present):
+        raise DataError(
+            "No mask of the validation part has a lesion, so that no checkpoint can be chosen by it. Put a "
+            "group with lesions there: raise data.split.validation, change the seed, or give a split file."
         )
 
 

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +88,13 @@ def test_in_half_precision_the_loss_is_scaled_and_the_scale_survives_a_stop(prep
     resumed = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
     resumed._restore()
     assert resumed.scaler.get_scale() == trainer.scaler.get_scale() == 2.0**12
+
+
+def test_a_validation_part_without_lesions_is_refused_before_training(prepared, tmp_path, monkeypatch):
+    config, inputs, runtime = prepared
+    monkeypatch.setattr("mcpmix.data.arrays.resize_mask", lambda mask, size: np.zeros((size, size), np.uint8))
+    with pytest.raises(DataError, match="No mask of the validation part has a lesion"):
+        train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
 
 
 def test_pairs_are_asked_for(prepared):

@@ -22,6 +22,7 @@ from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.seen import images_of
+from mcpmix.data.splits import require_lesions
 from mcpmix.data.transforms import as_images, draw_augmentation, normalise
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategy import Batch, Originals, Term
@@ -52,6 +53,7 @@ class Trainer:
         cache = cache_of(inputs.dataset.folder)
         self.train = load_arrays(index.part("train"), config.data.size, cache)
         self.validation = load_arrays(index.part("validation"), config.data.size, cache)
+        require_lesions(mask.any() for mask in self.validation.masks)
         self.seen = images_of([*index.part("train"), *index.part("validation")])
         self.epochs = config.train.epochs + config.train.tail_epochs
         self.steps_per_epoch = math.ceil(len(self.train.ids) / config.train.batch_size)
