@@ -15,7 +15,7 @@ from mcpmix.core.artifacts import storage_errors, write_json
 from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import setup
-from mcpmix.data.images import list_images
+from mcpmix.data.images import list_images, write_png
 from mcpmix.data.sample import has_alpha, read_image
 from mcpmix.inference import Predictor, load_segmenter
 
@@ -157,10 +157,10 @@ def _segment(predictor: Predictor, path: Path, outputs: _Outputs, threshold: flo
     probability = predictor.predict(image, flips=flips)
     mask = (probability >= threshold).astype(np.uint8) * np.uint8(255)
     if outputs.probability is not None:
-        _write(outputs.probability, np.round(probability * 65535).astype(np.uint16))
+        write_png(outputs.probability, np.round(probability * 65535).astype(np.uint16))
     if outputs.overlay is not None:
-        _write(outputs.overlay, outlined(image, mask))
-    _write(outputs.mask, mask)
+        write_png(outputs.overlay, outlined(image, mask))
+    write_png(outputs.mask, mask)
 
 
 def outlined(image: npt.NDArray[np.uint8], mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -178,11 +178,3 @@ def outlined(image: npt.NDArray[np.uint8], mask: npt.NDArray[np.uint8]) -> npt.N
     picture = image.copy()
     picture[(grown > 0) & (mask == 0)] = _OUTLINE
     return picture
-
-
-def _write(path: Path, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
-    """Write a PNG whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG")
-    temporary.replace(path)

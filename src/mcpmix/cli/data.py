@@ -10,6 +10,12 @@ from mcpmix.cli.progress import shown_progress
 if TYPE_CHECKING:
     from mcpmix.data.catalog import Entry
 
+_Root = Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)]
+_Source = Annotated[
+    str,
+    typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`."),
+]
+
 app = typer.Typer(
     no_args_is_help=True, help="List, download, convert and make data sets.", rich_markup_mode=None
 )
@@ -129,12 +135,9 @@ def _show_download(item: "Entry", urls: list[str], folder: Path) -> None:
 
 @app.command()
 def convert(
-    root: Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)],
+    root: _Root,
     out: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
-    source: Annotated[
-        str,
-        typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`."),
-    ] = "folder",
+    source: _Source = "folder",
     layout: Annotated[
         str, typer.Option("--to", help="folder, manifest, nnunet or imagefolder.")
     ] = "manifest",
@@ -155,12 +158,9 @@ def convert(
 
 @app.command()
 def groups(
-    root: Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)],
+    root: _Root,
     out: Annotated[Path, typer.Argument(help="CSV to write, for data.groups.", show_default=False)],
-    source: Annotated[
-        str,
-        typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`."),
-    ] = "folder",
+    source: _Source = "folder",
 ) -> None:
     """Group images that look nearly alike, where nobody noted patients or videos.
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mcpmix.core.artifacts import write_text
+
 
 class JsonLines:
     """An append-only file of JSON rows."""
@@ -32,8 +34,4 @@ class JsonLines:
 
     def rewrite(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the file's rows, whole or not at all."""
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        temporary.write_text(
-            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
-        )
-        temporary.replace(self.path)
+        write_text(self.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -9,13 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 from mcpmix.core.errors import DataError
+from mcpmix.data.images import write_png
 
 
 def write_depth(path: Path, depth: np.ndarray) -> None:
     """H,W depth in [0, 1], near = 1, as a 16-bit PNG, whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(np.round(depth * 65535).astype(np.uint16)).save(temporary, format="PNG")
-    temporary.replace(path)
+    write_png(path, np.round(depth * 65535).astype(np.uint16))
 
 
 def read_depth(path: Path) -> np.ndarray:
@@ -23,7 +22,7 @@ def read_depth(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             return np.asarray(image, dtype=np.float32) / 65535
-    except (FileNotFoundError, OSError) as error:
+    except OSError as error:
         raise DataError(
             f"Cannot read the depth map {path}: {error}. Delete the depth folder to redo it."
         ) from error

@@ -1,7 +1,12 @@
-"""Images without masks: what a folder of new images holds."""
+"""Images as files: what a folder of new images holds, and how results are written."""
 
 from collections import defaultdict
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.data.sample import ENDINGS
@@ -34,3 +39,19 @@ def list_images(images: Path) -> dict[str, Path]:
             bullet_list(f"Results in {images} would have the same name; rename one of:", repeated)
         )
     return {name: paths[0] for name, paths in found.items()}
+
+
+def write_png(
+    path: Path, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16], note: PngInfo | None = None
+) -> None:
+    """Write a PNG whole or not at all; its folder is made if needed.
+
+    Args:
+        path: the file.
+        pixels: (H, W) of 8 or 16 bits, or (H, W, 3) uint8 RGB.
+        note: text chunks to put into it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    Image.fromarray(pixels).save(temporary, format="PNG", pnginfo=note)
+    temporary.replace(path)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
 
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeding import seed_for
+from mcpmix.data.images import write_png
 from mcpmix.data.phantom import render
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS, Split
@@ -104,8 +103,8 @@ def write_phantom_set(
     with progress.track("Rendering phantom frames", len(plan), len(plan) - len(missing)) as advance:
         for item, sample in missing:
             picture = render(world, item.patient, item.frame, size)
-            _write_png(sample.image, picture.image)
-            _write_png(sample.mask, picture.mask * np.uint8(255))
+            write_png(sample.image, picture.image)
+            write_png(sample.mask, picture.mask * np.uint8(255))
             advance()
     ids = {part: tuple(item.id for item in plan if item.part == part) for part in PARTS}
     return samples, Split(**ids)
@@ -117,10 +116,3 @@ def _plan(patients: dict[str, int], frames: dict[str, int]) -> Iterator[_Frame]:
         for turn in range(patients[part]):
             for frame in range(frames[part]):
                 yield _Frame(part, turn * len(PARTS) + offset, frame)
-
-
-def _write_png(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG")
-    temporary.replace(path)

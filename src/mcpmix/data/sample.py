@@ -98,6 +98,8 @@ def read_mask(path: Path) -> Bytes:
 def examine_mask(path: Path) -> tuple[Bytes, int]:
     """A mask as `read_mask` gives it, and the number of grey levels in its file.
 
+    A clean mask has 1 or 2, one blurred by JPEG has many.
+
     Raises:
         DataError: as `read_mask`.
     """
@@ -110,15 +112,6 @@ def examine_mask(path: Path) -> tuple[Bytes, int]:
         )
     lesion = levels > 0 if brightest <= 1 else levels >= _LESION
     return lesion.astype(np.uint8), _count_levels(levels)
-
-
-def mask_levels(path: Path) -> int:
-    """Number of different grey levels in a mask file: 1 or 2 in a clean one, many in one blurred by JPEG.
-
-    Raises:
-        DataError: as `read_mask`.
-    """
-    return _count_levels(_read_levels(path)[0])
 
 
 def resize_image(image: Bytes, size: int) -> Bytes:

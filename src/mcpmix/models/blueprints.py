@@ -31,10 +31,6 @@ LATENT_CHANNELS = 8
 TEXT_WIDTH = 96
 TEXT_LENGTH = 48
 
-# ControlNet's condition embedding works at image size; the default, made for 512 px, would cost more than
-# the whole UNet here.
-CONDITION_CHANNELS = (8, 16, 24, 48)
-
 
 def build_autoencoder() -> AutoencoderTiny:
     """Eightfold down to 8 channels; 3,128,128 images in [-1, 1] become 8,16,16 latents.

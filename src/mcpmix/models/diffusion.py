@@ -61,9 +61,7 @@ class DiffusionBase:
     @property
     def latent_factor(self) -> int:
         """How many times smaller than the image its latents are, per side."""
-        config = self.vae.config
-        widths = config.get("block_out_channels") or config.get("encoder_block_out_channels")
-        return int(2 ** (len(widths) - 1))
+        return shrinkage(self.vae)
 
     @property
     def image_multiple(self) -> int:
@@ -118,6 +116,12 @@ def load_autoencoder(folder: Path, dtype: torch.dtype = torch.float32) -> Autoen
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
     return vae.eval().requires_grad_(False)
+
+
+def shrinkage(vae: Autoencoder) -> int:
+    """How many times smaller than an image its latents are, per side."""
+    widths = vae.config.get("block_out_channels") or vae.config.get("encoder_block_out_channels")
+    return int(2 ** (len(widths) - 1))
 
 
 def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.float16) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from mcpmix.core.errors import ModelError
+from mcpmix.models.diffusion import shrinkage
 from mcpmix.models.sources import resolve, split_pin
 
 STABLE_DIFFUSION = "stable-diffusion-v1-5/stable-diffusion-v1-5"
@@ -104,9 +105,7 @@ class MetaPipeline:
     @property
     def latent_factor(self) -> int:
         """How many times smaller than the image its latents are, per side."""
-        config = self.vae.config
-        widths = config.get("block_out_channels") or config.get("encoder_block_out_channels")
-        return int(2 ** (len(widths) - 1))
+        return shrinkage(self.vae)
 
 
 def pipeline_configs(source: str) -> PipelineConfigs:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from mcpmix.core.artifacts import Artifact, StageKey, workspace
 from mcpmix.core.config import Config
@@ -16,6 +15,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import seed_for
 from mcpmix.data.arrays import cache_of, load_arrays
+from mcpmix.data.images import write_png
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.transforms import as_images
 from mcpmix.models.editing import EditSettings, InstructEditor
@@ -79,9 +79,4 @@ def _model(config: Config) -> str:
 
 
 def _write(path: Path, image: torch.Tensor) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = (image.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG")
-    temporary.replace(path)
+    write_png(path, (image.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy())

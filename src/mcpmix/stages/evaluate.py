@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from mcpmix.core.artifacts import Artifact, StageKey, workspace, write_json
 from mcpmix.core.config import Config
@@ -15,6 +14,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import changed_files
+from mcpmix.data.images import write_png
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.seen import SeenImage, images_of, leak_text, read_seen, seen_by_generator
@@ -140,13 +140,12 @@ def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -
     """Predict one image, keep the mask, score it."""
     settings = config.evaluation
     image, truth = read_image(record.image), read_mask(record.mask)
-    for problem in changed_files(record, image, truth):
-        raise DataError(f"{problem} Restore it, or make the index again.")
+    if problems := changed_files(record, image, truth):
+        raise DataError(
+            f"{' '.join(problems)} Restore it, or delete the run's folder dataset to make the index again."
+        )
     prediction = predictor.predict(image) >= settings.threshold
-    path = folder / _PREDICTIONS / f"{record.id}.png"
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(prediction.astype(np.uint8) * 255).save(temporary, format="PNG")
-    temporary.replace(path)
+    write_png(folder / _PREDICTIONS / f"{record.id}.png", prediction.astype(np.uint8) * np.uint8(255))
     return score(truth.astype(bool), prediction, tolerances=settings.tolerances, band=settings.band)
 
 

@@ -86,7 +86,7 @@ def test_repeated_call_renders_only_what_is_missing(tmp_path, monkeypatch):
 
 
 def test_killed_write_leaves_no_half_file_under_the_final_name(tmp_path, monkeypatch):
-    def killed(picture, path, format):
+    def killed(picture, path, **options):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 

@@ -40,7 +40,8 @@ class Facts:
     Attributes:
         sample: whose files.
         errors: why it cannot be used.
-        oddities: kinds of oddities that do no harm by themselves, see `ODDITIES`.
+        oddities: kinds of oddities that do no harm by themselves; `mcpmix.data.audit.run` says what
+            each means.
         digest: `pixel_digest` of the image; empty if it cannot be read.
         mask_digest: the same of the mask.
         width: pixels; 0 if it cannot be read.

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from mcpmix.core.artifacts import write_json
@@ -23,6 +22,7 @@ from mcpmix.core.seeding import seed_for, torch_rng
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
+from mcpmix.data.images import write_png
 from mcpmix.data.transforms import as_images
 from mcpmix.models.diffusion import Autoencoder, load_base
 from mcpmix.models.generator import Generator, SamplingSettings
@@ -271,9 +271,7 @@ def write_grid(path: Path, data: HeldOut, own: Tensor, other: Tensor) -> None:
     grey = [masks[:, None].expand_as(own) for masks in (data.masks, data.other_masks)]
     columns = torch.cat([data.images, grey[0], own, grey[1], other], dim=3)
     pixels = (columns * 255).round().to(torch.uint8).permute(0, 2, 3, 1).flatten(0, 1).numpy()
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG")
-    temporary.replace(path)
+    write_png(path, pixels)
 
 
 def validations(log: JsonLines) -> list[dict[str, Any]]:
