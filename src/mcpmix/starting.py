@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from mcpmix.core.artifacts import storage_errors, write_json, write_text
 from mcpmix.core.config import Config, preset_names, resolve_config
-from mcpmix.core.errors import DataError, ModelError, StorageError
+from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import catalog, phantom
 from mcpmix.data.archives import folder_of
@@ -29,7 +29,7 @@ from mcpmix.data.phantom_set import world_seed, write_phantom_set
 from mcpmix.data.planning import FOLDER, load_collection
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
-from mcpmix.models.sources import licence_of, resolve
+from mcpmix.models.sources import is_present, licence_of
 
 CONFIG_NAME = "mcpmix.yaml"
 _PHANTOM_SETTINGS = "phantom.json"
@@ -277,17 +277,14 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         leaks = f"; it leaks: {collection.leaks[name]}" if name in collection.leaks else ""
         chosen = ", used" if name == config.data.split.method else ""
         yield f"comes with the split {name}{chosen}{leaks}"
+    absent = False
     for part, source in (("pipeline", config.generator.base), ("depth", config.depth.model)):
-        here = "on this machine" if _present(source, part) else "not on this machine"
-        yield f"{part} weights: {source}, {here}; licence: {licence_of(source)}"
-
-
-def _present(source: str, part: str) -> bool:
-    try:
-        resolve(source, part)
-    except ModelError:
-        return False
-    return True
+        here = is_present(source, part)
+        absent |= not here
+        place = "on this machine" if here else "not on this machine"
+        yield f"{part} weights: {source}, {place}; licence: {licence_of(source)}"
+    if absent:
+        yield "`mcpmix check` says how to get them; --preset tiny needs none of them, and no GPU"
 
 
 def _sizes(samples: Sequence[Sample]) -> str:

@@ -11,6 +11,7 @@ from mcpmix.models.sources import (
     KNOWN,
     digest_of_weights,
     embedded_folder,
+    is_present,
     licence_of,
     resolve,
     resolve_file,
@@ -73,8 +74,8 @@ def _embedded(part: str) -> Weights:
 
 
 def _present(source: str) -> bool:
-    try:
-        resolve(source, "")
-    except ModelError:
-        return False
-    return True
+    if source != "resnet50":
+        return is_present(source, "")
+    from mcpmix.models.features import resnet_file  # its library is heavy
+
+    return resnet_file().is_file()

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torchvision.models import ResNet50_Weights, resnet50
@@ -72,17 +73,20 @@ def load_small_features(folder: Path) -> SmallFeatures:
     """Read what `save_features` wrote, frozen, in float32.
 
     Raises:
-        ModelError: the folder has no such network.
+        ModelError: the folder has no such network, or it is damaged.
     """
+    missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(f"No feature network in {folder}: {missing[0]} is missing.")
     try:
         config = json.loads((folder / _CONFIG).read_text())
+        model = SmallFeatures(tuple(config["channels"]))
         weights = load_file(folder / _WEIGHTS)
-    except FileNotFoundError as error:
+        model.load_state_dict({key: value.float() for key, value in weights.items()})
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise ModelError(
-            f"No feature network in {folder}: {Path(error.filename).name} is missing."
+            f"The feature network in {folder} is damaged: {error!s:.160}. Get it again."
         ) from error
-    model = SmallFeatures(tuple(config["channels"]))
-    model.load_state_dict({key: value.float() for key, value in weights.items()})
     freeze(model)
     return model
 
@@ -120,7 +124,7 @@ def load_features(source: str) -> nn.Module:
         ModelError: the weights are not on this machine, or have another digest.
     """
     if source == "resnet50":
-        return freeze(ResNetFeatures(_cached_resnet()))
+        return _cached_resnet()
     name, _ = split_pin(source)
     if name == EMBEDDED or Path(name).expanduser().is_dir():
         return load_small_features(resolve(source, "features"))
@@ -132,18 +136,24 @@ def load_features(source: str) -> nn.Module:
     try:
         weights = {key: value.float() for key, value in load_file(path).items()}
         return freeze(ResNetFeatures(weights))
-    except (RuntimeError, OSError) as error:
-        raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error}") from error
+    except (RuntimeError, OSError, SafetensorError) as error:
+        raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error!s:.160}") from error
 
 
-def _cached_resnet() -> dict[str, Tensor]:
-    """Torchvision's weights from torch's cache; nothing is downloaded here."""
-    url = ResNet50_Weights.IMAGENET1K_V2.url
-    path = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+def resnet_file() -> Path:
+    """Where the weights of `resnet50` are, or would be: torchvision's file in torch's local cache."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / ResNet50_Weights.IMAGENET1K_V2.url.rsplit("/", 1)[-1]
+
+
+def _cached_resnet() -> nn.Module:
+    """Torchvision's network with weights from torch's cache; nothing is downloaded here."""
+    url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
     if not path.exists():
         raise ModelError(
             f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
             "with internet and copy it there, or set rla.features=embedded."
         )
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return weights
+    try:
+        return freeze(ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True)))
+    except Exception as error:  # torch fails on damaged files with errors of nearly every kind
+        raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {url} again.") from error

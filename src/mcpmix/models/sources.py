@@ -110,6 +110,15 @@ def resolve(source: str, embedded_part: str) -> Path:
     return folder
 
 
+def is_present(source: str, embedded_part: str) -> bool:
+    """Whether `resolve` finds a source on this machine."""
+    try:
+        resolve(source, embedded_part)
+    except ModelError:
+        return False
+    return True
+
+
 def resolve_file(source: str) -> Path | None:
     """The local weight file that a source stands for, with its pin checked; None if it is no local file.
 

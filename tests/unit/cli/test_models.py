@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mcpmix.models.features import resnet_file
 
-def test_list_shows_licences_and_presence(mcpmix, monkeypatch, tmp_path):
+
+def test_list_shows_licences_and_presence(mcpmix):
     done = mcpmix("models", "list")
     assert done.code == 0, done.err
     line = next(line for line in done.out.splitlines() if "stable-diffusion-v1-5" in line)
@@ -13,6 +15,18 @@ def test_list_shows_licences_and_presence(mcpmix, monkeypatch, tmp_path):
     assert {"yes", "no"} & set(line.split())
     for part in ("pipeline", "depth", "features"):
         assert f"embedded ({part})" in done.out
+
+
+def test_list_finds_the_resnet_in_the_cache_of_torch(mcpmix, monkeypatch, tmp_path):
+    def here():
+        line = next(line for line in mcpmix("models", "list").out.splitlines() if "resnet50" in line)
+        return {"yes", "no"} & set(line.split())
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    assert here() == {"no"}
+    resnet_file().parent.mkdir(parents=True)
+    resnet_file().write_bytes(b"weights")
+    assert here() == {"yes"}
 
 
 def test_build_refuses_what_own_images_cannot_teach(mcpmix, tmp_path):

@@ -4,7 +4,13 @@ from safetensors.torch import save_file
 from torchvision.models import resnet50
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.features import SmallFeatures, load_features, load_small_features, save_features
+from mcpmix.models.features import (
+    SmallFeatures,
+    load_features,
+    load_small_features,
+    resnet_file,
+    save_features,
+)
 
 
 def test_saved_features_are_frozen_and_pass_gradients_to_the_image(tmp_path):
@@ -40,3 +46,25 @@ def test_missing_weights_say_how_to_get_them(tmp_path, monkeypatch):
         load_features(str(tmp_path / "nothing.safetensors"))
     with pytest.raises(ModelError, match=r"config\.json is missing"):
         load_small_features(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("config.json", b"{"), ("config.json", b"{}"), ("model.safetensors", b"half")]
+)
+def test_damaged_features_are_named(tmp_path, name, content):
+    save_features(SmallFeatures((8,)), tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match=f"The feature network in {tmp_path} is damaged"):
+        load_features(str(tmp_path))
+
+
+def test_damaged_resnet_files_are_named(tmp_path, monkeypatch):
+    file = tmp_path / "resnet.safetensors"
+    file.write_bytes(b"half")
+    with pytest.raises(ModelError, match="has no ResNet-50"):
+        load_features(str(file))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    resnet_file().parent.mkdir(parents=True)
+    resnet_file().write_bytes(b"half")
+    with pytest.raises(ModelError, match=r"is damaged: (.|\n)* Fetch https://"):
+        load_features("resnet50")
