@@ -292,7 +292,7 @@ def _examine_features(source: str) -> str:
     try:
         load_features(source)
     except ModelError as error:
-        raise ModelError(f"rla.features: {error}") from error
+        raise ModelError(f"rla.features: {str(error).removeprefix('features: ')}") from error
     return f"{source}; licence: {licence_of(source)}"
 
 

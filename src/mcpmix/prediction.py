@@ -17,7 +17,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.runtime import setup
 from mcpmix.data.images import list_images, write_png
 from mcpmix.data.sample import has_alpha, read_image
-from mcpmix.inference import Predictor, load_segmenter
+from mcpmix.inference import Predictor, load_segmenter, segmenter_folder
 
 SETTINGS = "prediction.json"
 _OUTLINE = (90, 255, 120)
@@ -91,7 +91,10 @@ def predict_files(
     if not 0 < threshold < 1:
         raise ConfigError(f"threshold must be in (0, 1), got {threshold}.")
     sources = list_images(images)
-    predictor = load_segmenter(segmenter, setup(device, "float32", 0, deterministic=False).device)
+    folder = segmenter_folder(segmenter)
+    predictor = load_segmenter(folder, setup(device, "float32", 0, deterministic=False).device)
+    if folder != segmenter:
+        progress.say(f"segmenter: {folder}, the run's best on validation")
     with storage_errors(out):
         _claim(out, predictor, threshold, flips)
         plan = {path: _outputs(out, name, probabilities, overlay) for name, path in sources.items()}
@@ -107,7 +110,8 @@ def predict_files(
                 advance()
     if clear:
         few = ", ".join(clear[:3]) + (" ..." if len(clear) > 3 else "")
-        progress.say(f"{len(clear)} images have an alpha channel ({few}): laid over black, as in training")
+        who = "1 image has" if len(clear) == 1 else f"{len(clear)} images have"
+        progress.say(f"{who} an alpha channel ({few}): laid over black, as in training")
     if problems:
         count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
         raise DataError(bullet_list(count, problems))

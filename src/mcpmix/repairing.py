@@ -49,8 +49,7 @@ def mend(
     left_out: list[str] = []
     collection = _load(config, left_out, progress)
     known = facts if facts is not None else inspect_all(collection.samples, progress)
-    changes = repair(known, collection, out, drop_copies=drop_copies, progress=progress)
-    return (*(Change("", "file", f"left out: {text}") for text in left_out), *changes)
+    return repair(known, collection, out, drop_copies=drop_copies, unpaired=left_out, progress=progress)
 
 
 def _load(config: Config, left_out: list[str], progress: Progress) -> Collection:

@@ -111,6 +111,12 @@ def test_memory_of_the_stages_is_known_without_weights(tmp_path):
     assert facts["train"].startswith("about ")
 
 
+def test_wrong_settings_are_said_once_and_not_as_unknown_memory(tmp_path):
+    result = check(phantom_config(tmp_path, "segmenter.name=unet", "segmenter.variant=nano"))
+    assert any("segmenter.variant" in str(problem) for problem in result.problems)
+    assert "train" not in result.facts
+
+
 def test_memory_of_a_network_that_needs_numbers_is_unknown(tmp_path, monkeypatch):
     class Peeking(torch.nn.Conv2d):
         def forward(self, images):

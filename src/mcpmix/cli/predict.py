@@ -42,4 +42,5 @@ def predict(
             progress=progress,
         )
     kept = f", {result.kept} were there already" if result.kept else ""
-    typer.echo(f"{result.made} images segmented{kept}: {out}")
+    images_text = "image" if result.made == 1 else "images"
+    typer.echo(f"{result.made} {images_text} segmented{kept}: {out}")

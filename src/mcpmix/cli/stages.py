@@ -38,7 +38,8 @@ def run_pipeline(config: "Config") -> "Artifact":
     require_settings(config)
     with shown_progress() as progress:
         pipeline = Pipeline(config, progress)
-        progress.say(f"{config.folder}: {len(config.train.arms)} arms, {len(config.train.seeds)} seeds each")
+        seeds = ", ".join(map(str, config.train.seeds))
+        progress.say(f"{config.folder}: {', '.join(config.train.arms)}; seeds {seeds}")
         progress.say(f"device: {pipeline.runtime.reason}")
         return pipeline.report()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from mcpmix.core.config import Config
+from mcpmix.core.errors import McpmixError
 from mcpmix.models.memory import MemoryPlan, finetune_plan, synthesis_plan, training_plan
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sizes import MetaPipeline, build_meta, parameter_count, pipeline_configs
@@ -30,13 +31,16 @@ def memory_of_stages(config: Config, *, with_pairs: bool) -> dict[str, str]:
         plans["finetune"] = lambda: _finetune(config, pipeline, _precision(config, large))
         plans["synthesize"] = lambda: _synthesize(config, pipeline)
     plans["train"] = lambda: _train(config, _precision(config, large))
-    return {stage: _safely(plan) for stage, plan in plans.items()}
+    texts = {stage: _safely(plan) for stage, plan in plans.items()}
+    return {stage: text for stage, text in texts.items() if text is not None}
 
 
-def _safely(plan: Callable[[], str]) -> str:
-    """Own networks may do what works with numbers only, and sizes may not fit: others say so, better."""
+def _safely(plan: Callable[[], str]) -> str | None:
+    """Own networks may do what works with numbers only; None for wrong settings, which others report."""
     try:
         return plan()
+    except McpmixError:
+        return None
     except Exception as error:  # networks fail with errors of every kind
         return f"memory unknown: a step without numbers failed ({type(error).__name__})"
 

@@ -70,7 +70,9 @@ def run(
         done = _finished(log, records, space.folder)
         predictor = load_segmenter(segmenter.folder, runtime.device)
         (space.folder / _PREDICTIONS).mkdir(exist_ok=True)
-        with progress.track("evaluate", len(records), len(done)) as advance:
+        trained = predictor.description
+        title = f"evaluate {trained.get('arm', '')} seed {trained.get('seed', '')}"
+        with progress.track(title, len(records), len(done)) as advance:
             for record in records[len(done) :]:
                 done.append(_score(config, record, predictor, space.folder))
                 log.append(id=record.id, scores=done[-1])

@@ -158,6 +158,8 @@ class Bank:
         Raises:
             StorageError: an image does not come out as it was.
         """
+        if not rows:
+            return
         with progress.track("mending pairs", len(rows)) as advance:
             for chunk in _chunks(list(rows), self.size.batch_size):
                 slots = [Slot(self.ids.index(row["parent"]), row["replica"]) for row in chunk]

@@ -32,7 +32,7 @@ def test_predict_a_folder_and_again(mcpmix, segmenter, phantom_folder, tmp_path)
     files[3].unlink()
     done = mcpmix(*arguments)
     assert "predict: going on at 7/8" in done.out
-    assert "1 images segmented, 7 were there already" in done.out
+    assert "1 image segmented, 7 were there already" in done.out
     again = [file.stat().st_mtime_ns for file in files]
     assert [old == new for old, new in zip(times, again, strict=True)] == [True] * 3 + [False] + [True] * 4
 
@@ -74,5 +74,5 @@ def test_a_fourth_channel_is_told(mcpmix, segmenter, tmp_path):
     Image.fromarray(np.full((20, 30, 4), 200, np.uint8)).save(image)
     done = mcpmix("predict", segmenter, image, "--out", tmp_path / "out", "--device", "cpu")
     assert done.code == 0, done.err
-    text = "1 images have an alpha channel (a.png): laid over black, as in training"
+    text = "1 image has an alpha channel (a.png): laid over black, as in training"
     assert text in (done.out + done.err).replace("\n", " ")

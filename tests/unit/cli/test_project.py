@@ -71,6 +71,14 @@ def test_init_names_the_suffix_and_warns_without_groups(mcpmix, phantom_folder, 
     assert "every image is its own group" in done.out
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_init_says_what_to_do_without_the_weights(mcpmix, phantom_folder, tmp_path, monkeypatch, here):
+    monkeypatch.setattr("mcpmix.starting.is_present", lambda *_: here)
+    done = mcpmix("init", tmp_path / "s", "--root", phantom_folder)
+    assert done.code == 0, done.err
+    assert ("--preset tiny needs none of them, and no GPU" in done.out) is not here
+
+
 def test_init_writes_far_paths_absolutely(mcpmix, phantom_folder, tmp_path):
     deep = tmp_path / "a" / "b" / "c" / "d" / "e"
     done = mcpmix("init", deep, "--images", phantom_folder / "images", "--masks", phantom_folder / "masks")
@@ -360,8 +368,11 @@ def test_fix_writes_a_mended_copy_and_leaves_the_source(mcpmix, config, phantom_
     before = {path: path.read_bytes() for path in phantom_folder.rglob("*") if path.is_file()}
     done = mcpmix("check", config, "--fix", tmp_path / "mended")
     assert done.code == 3  # the source is still what it is
-    assert "left out: " in done.out
-    assert f"mended copy: {tmp_path / 'mended'}" in done.out
+    assert f"mended copy: {tmp_path / 'mended'} (2 changes, " in done.out
+    listed = (tmp_path / "mended" / "changes.csv").read_text()
+    assert "has no mask" in listed  # in no sample, and a change all the same
+    assert "p009_f01,sample,left out: " in listed.replace('"', "")
+    assert "\nfile: left out: " in done.out
     assert before == {path: path.read_bytes() for path in phantom_folder.rglob("*") if path.is_file()}
     assert len(list((tmp_path / "mended" / "images").iterdir())) == 6
     use = done.out.rpartition("to use it: ")[2].split()

@@ -221,7 +221,7 @@ class TestFiles:
             load_config(tmp_path / "c.yaml")
 
     def test_a_folder_in_place_of_the_file(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"Cannot read the configuration .*directory"):
+        with pytest.raises(ConfigError, match=r"is a folder\. Name the file in it, e\.g\. .*mcpmix\.yaml"):
             load_config(tmp_path)
 
     def test_a_file_that_is_not_text(self, tmp_path):

@@ -45,6 +45,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"No configuration at {path}. `mcpmix init` writes one.") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path} is a folder. Name the file in it, e.g. {path / 'mcpmix.yaml'}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error}") from error
     tree = _parse_yaml(text, str(path))

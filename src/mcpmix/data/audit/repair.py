@@ -33,8 +33,8 @@ class Change:
     """What differs between the copy and its source.
 
     Attributes:
-        id: of the sample.
-        file: `image`, `mask` or `sample`.
+        id: of the sample; empty for a file that belongs to none.
+        file: `image`, `mask` or `sample`, or `file` for one that belongs to no sample.
         what: in words.
     """
 
@@ -49,6 +49,7 @@ def repair(
     out: Path,
     *,
     drop_copies: bool = False,
+    unpaired: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> tuple[Change, ...]:
     """Write `images/` and `masks/` as a tidy data set, with groups and split as they were.
@@ -64,6 +65,7 @@ def repair(
         collection: the data set.
         out: a folder that does not exist, or is empty; not inside the source.
         drop_copies: whether to keep only the first of images with identical pixels.
+        unpaired: why files of the source are in no sample, to be listed with the changes.
         progress: where to report.
 
     Raises:
@@ -71,7 +73,7 @@ def repair(
     """
     _refuse_inside(out, collection)
     first = _first_of_copies(facts) if drop_copies else {}
-    changes: list[Change] = []
+    changes = [Change("", "file", f"left out: {reason}") for reason in unpaired]
     kept: set[str] = set()
     with new_folder(out) as folder, progress.track("Writing a mended copy", len(facts)) as advance:
         for item in facts:
@@ -217,4 +219,4 @@ def _copy(path: Path, content: bytes) -> Path:
 def as_lines(changes: Sequence[Change]) -> Iterator[str]:
     """The changes as text, all of them, a line each."""
     for change in changes:
-        yield f"{change.id}: {change.file}: {change.what}"
+        yield ": ".join(text for text in (change.id, change.file, change.what) if text)
