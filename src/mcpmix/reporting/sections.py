@@ -32,7 +32,9 @@ _TRAINING = (
 # --- test groups --------------------------------------------------------------------------------------------
 
 
-def group_section(arms: Sequence[Arm], groups: Groups, reference: str | None, word: str) -> Section:
+def group_section(
+    arms: Sequence[Arm], groups: Groups, reference: str | None, word: str, *, unseen: bool = True
+) -> Section:
     """DSC of each test group, and its difference to the reference.
 
     Args:
@@ -40,6 +42,7 @@ def group_section(arms: Sequence[Arm], groups: Groups, reference: str | None, wo
         groups: DSC by arm, group and seed.
         reference: arm whose DSC gives the order of the rows; None: the first arm's.
         word: plural of what a group is.
+        unseen: whether no network has seen them; the title says so.
     """
     anchor = seed_means(groups[reference or arms[0].name])
     rows = sorted(anchor, key=lambda name: (-_or_lowest(anchor[name]), name))
@@ -65,7 +68,7 @@ def group_section(arms: Sequence[Arm], groups: Groups, reference: str | None, wo
                 + _ranges(others, {arm.name: seed_means(gains[arm.name]) for arm in others}),
             )
         )
-    return Section(f"Unseen {word}, one by one", "", tuple(charts))
+    return Section(f"{'Unseen' if unseen else 'Test'} {word}, one by one", "", tuple(charts))
 
 
 def _dots(arm: Arm, values: Mapping[str, Mapping[int, float]], rows: Sequence[str]) -> Dots:

@@ -55,6 +55,8 @@ def test_the_card_says_what_the_segmenter_is_made_of(tmp_path):
 
 def test_licences_are_those_of_what_the_arm_used(tmp_path):
     text = card(tmp_path)
+    assert "| segmenter | embedded | Apache-2.0" in text
+    text = card(tmp_path, "mcpmix-rla", "segmenter.weights=null")
     assert "| segmenter | none: from scratch | – |" in text
     assert "| generator of the counterparts | embedded | Apache-2.0" in text
     text = card(tmp_path, "full-sup", "segmenter.weights=nvidia/mit-b0")

@@ -239,9 +239,14 @@ def test_provenance_names_all_that_was_read(run, outline):
     assert all(artifact.digest in outline.text for artifact in artifacts)
     assert "evaluation/mcpmix-rla/seed-2" in outline.text
     assert f"torch {run.dataset.manifest['versions']['torch']}" in outline.text
-    assert "trained from scratch" in outline.text
-    assert outline.text.count("Apache-2.0, trained by this project on phantom images") == 3
+    assert outline.text.count("Apache-2.0, trained by this project on phantom images") == 4
     assert "validate_every: 4" in outline.text
+
+
+def test_a_segmenter_without_weights_was_trained_from_scratch(tmp_path):
+    text = Outline(FakeRun(tmp_path, ["train.seeds=[0]", "segmenter.weights=null"]).page()).text
+    assert "trained from scratch" in text
+    assert text.count("Apache-2.0, trained by this project on phantom images") == 3
 
 
 def test_an_arm_behind_is_told_in_the_same_words(tmp_path):
@@ -318,6 +323,7 @@ def test_a_leaking_split_is_marked_in_page_table_and_manifest(tmp_path):
         assert "this split leaks (frames of one video), so the figures are too good" in text
     assert "none of whose images" not in (made / "report.html").read_text(encoding="utf-8")
     assert made.manifest["counts"]["leaks"] == "frames of one video"
+    assert "Unseen" not in (made / "report.html").read_text(encoding="utf-8")
     assert json.loads((made / "table.json").read_text())["leaks"] == "frames of one video"
     assert "Results on unseen" not in (made / "report.html").read_text(encoding="utf-8")
 
