@@ -82,7 +82,7 @@ def make_config(options: argparse.Namespace) -> Config:
                 "replicas": options.replicas,
                 "steps": 12,
                 "mask_guidance": options.mask_guidance,
-                "admission": {"enabled": True, "judge": JUDGE | {"weights": encoder}},
+                "admission": {"enabled": True, "tries": 2, "judge": JUDGE | {"weights": encoder}},
             },
         },
         options.settings,
