@@ -27,11 +27,15 @@ def comparison(table: Table, column: Column, arm: str, groups: Mapping[str, floa
     if math.isnan(delta.mean):
         return f"{names} cannot be compared: no seed has a defined {column.label} for both."
     gain = delta.mean if column.higher_is_better else -delta.mean
-    word = "ahead of" if gain > 0 else "behind" if gain < 0 else "level with"
-    size = f"{abs(delta.mean):.2f}" + ("" if delta.sd is None else f" ± {delta.sd:.2f}")
+    spread = "" if delta.sd is None else f" ± {delta.sd:.2f}"
+    size = f"{abs(delta.mean):.2f}{spread} {_UNITS[column.unit]}"
+    other = label_of(table.reference)
+    if gain == 0:
+        verdict = f"level with {other} in {column.label}, {size} apart"
+    else:
+        verdict = f"{size} of {column.label} {'ahead of' if gain > 0 else 'behind'} {other}"
     return (
-        f"{label_of(arm)} is {size} {_UNITS[column.unit]} of {column.label} {word} "
-        f"{label_of(table.reference)} ({_basis(delta.count)}): "
+        f"{label_of(arm)} is {verdict} ({_basis(delta.count)}): "
         f"ahead in {_ahead(_seed_gains(table, column, arm))} "
         f"and in {_ahead_groups(groups, column, group_word)}."
     )

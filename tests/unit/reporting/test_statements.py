@@ -48,7 +48,7 @@ def test_a_smaller_distance_is_ahead():
 
 def test_no_difference_is_level():
     text = say([60.0, 61.0], [60.0, 61.0], {"a": 0.0})
-    assert "0.00 ± 0.00 points of DSC level with Full-Sup" in text
+    assert "is level with Full-Sup in DSC, 0.00 ± 0.00 points apart (" in text
     assert "ahead in 0 of 2 seeds and in 0 of 1 test patients" in text
 
 
