@@ -130,6 +130,7 @@ def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
             "tried": mean_score(rows, "alignment"),
             "admitted": mean_score(admitted, "alignment"),
             "real": judge.manifest["counts"]["dice"],
+            "chance": judge.manifest["counts"]["chance"],
         },
         "kid": {
             "admitted to training": kid(made, real["train"])._asdict(),
@@ -164,6 +165,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"| alignment (judge's Dice), all tried | {alignment['tried']:.3f} |\n"
         f"| alignment, admitted | {alignment['admitted']:.3f} |\n"
         f"| the judge on real frames of sequences it has not seen | {alignment['real']:.3f} |\n"
+        f"| the judge on real frames against masks of other sequences: chance | {alignment['chance']:.3f} |\n"
         f"{kids}\n\n"
         "KID in the embedded phi; ± its standard error. Written by `python benchmarks/cvc_pairs.py`."
     )
