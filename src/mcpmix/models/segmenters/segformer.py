@@ -73,13 +73,16 @@ class Segformer(nn.Module):
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Silences transformers while weights are loaded: it warns of the decoder that is meant to start anew."""
-    before = logging.get_verbosity()
+    """Silences transformers while weights are loaded: it warns of what is meant to start anew."""
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def save_headless(network: Segformer, folder: Path) -> None:
