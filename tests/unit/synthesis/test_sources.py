@@ -3,6 +3,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.unit.synthesis.light_makers import Light, picture
 from tests.unit.synthesis.test_counterparts import make_maker
@@ -120,11 +121,19 @@ def test_progress_tells_the_pace():
     assert "pairs/s, waited for them" in source.note()
 
 
+def make_maker_in_worker(models):
+    """As the real one: a spawned process knows nothing of our one thread, on which bits depend."""
+    torch.set_num_threads(1)
+    return make_maker(models)
+
+
 @pytest.mark.slow
 def test_spawned_workers_give_the_same_images_whatever_their_number(random_models):
     expected = make_filled(make_maker(random_models), [Request(i, 1) for i in range(2)], 2)
     for workers in (1, 2):
-        pool = WorkerPool(partial(make_maker, random_models), workers=workers, slots=3, batch_size=2, size=64)
+        pool = WorkerPool(
+            partial(make_maker_in_worker, random_models), workers=workers, slots=3, batch_size=2, size=64
+        )
         plan = FreshPlan(3, seed=0)
         source = OnTheFly(pool, plan, lambda _: np.array([2, 0, 1]), epochs=2, batch_size=2, ahead=6)
         try:
