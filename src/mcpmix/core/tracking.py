@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mcpmix.core.artifacts import write_text
+from mcpmix.core.errors import StorageError
 
 
 class JsonLines:
@@ -20,17 +21,30 @@ class JsonLines:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows; a last line cut short by a kill is left out."""
+        """All complete rows; a last line cut short by a kill is left out.
+
+        Raises:
+            StorageError: another line than the last one is damaged.
+        """
         if not self.path.exists():
             return []
-        rows = []
         # Bytes: a kill may cut a character in two, and splitlines() would also split at U+2028 inside a row.
-        for line in self.path.read_bytes().split(b"\n"):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-        return rows
+        *lines, last = self.path.read_bytes().split(b"\n")
+        rows = [self._parse(number, line) for number, line in enumerate(lines, 1)]
+        try:
+            return [*rows, json.loads(last)]
+        except ValueError:
+            return rows
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise StorageError(
+                f"{self.path}, line {number}, is not JSON ({error}); a kill cuts only the last line. "
+                "Restore the file, or delete its folder to make all of it again."
+            ) from error
+        return row
 
     def rewrite(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the file's rows, whole or not at all."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ModelError
@@ -13,7 +13,7 @@ from mcpmix.core.seeding import numpy_rng
 from mcpmix.models.blueprints import build_autoencoder, twin
 from mcpmix.models.diffusion import Autoencoder, raw_latents
 from mcpmix.pretraining.corpus import Corpus
-from mcpmix.training.resumable import run_steps
+from mcpmix.pretraining.fitting import fit, one_cycle
 
 
 def train_autoencoder(
@@ -42,30 +42,24 @@ def train_autoencoder(
     """
     if start is not None and steps == 0:
         return save_autoencoder(twin(start), folder)
-    _refuse_foreign(start)
+    if start is not None:
+        refuse_foreign(start)
     torch.manual_seed(0)
     model = build_autoencoder() if start is None else twin(start)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
+    descent = one_cycle(model.parameters(), learning_rate, steps, weight_decay=1e-4)
 
-    def step(index: int) -> float:
+    def loss(index: int) -> Tensor:
         images = image_batch(corpus, index, batch_size)
         with torch.autocast("cpu", torch.bfloat16):
             output = model.decode(raw_latents(model, images)).sample
-        loss = reconstruction_loss(output.float(), images)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        return loss.item()
+        return reconstruction_loss(output.float(), images)
 
-    run_steps(
-        step,
+    fit(
+        loss,
+        model,
+        descent,
         steps=steps,
-        state={"model": model, "optimiser": optimiser, "schedule": schedule},
         checkpoint=folder / "vae.checkpoint",
-        save_every=100,
         title="autoencoder",
         progress=progress,
     )
@@ -80,11 +74,12 @@ def is_trainable(vae: Autoencoder) -> bool:
     return type(vae) is type(build_autoencoder())
 
 
-def _refuse_foreign(start: Autoencoder | None) -> None:
-    if start is not None and not is_trainable(start):
+def refuse_foreign(vae: Autoencoder) -> None:
+    """Raise a ModelError if an autoencoder is of a kind that is not trained here."""
+    if not is_trainable(vae):
         raise ModelError(
-            f"A {type(start).__name__} is not trained here: without its adversarial loss it would get worse. "
-            "Keep it with --autoencoder-steps 0."
+            f"A {type(vae).__name__} is not trained here: without the losses it was made with it would get "
+            "worse. Keep it with --autoencoder-steps 0 --decoder-steps 0."
         )
 
 

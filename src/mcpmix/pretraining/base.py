@@ -1,6 +1,5 @@
 """Trains the embedded denoiser and text encoder on the latents of a corpus, and writes the whole pipeline."""
 
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -22,11 +21,9 @@ from mcpmix.models.diffusion import (
     tokenise,
 )
 from mcpmix.pretraining.corpus import Corpus
-from mcpmix.training.resumable import run_steps
+from mcpmix.pretraining.fitting import fit, plateau
 
 _EMPTY_PROMPT_SHARE = 0.1
-_WARMUP_STEPS = 100
-_DECAY_SHARE = 0.2  # of the steps, in which the rate falls
 _VIEWED_IMAGES = 4096  # views times images, for small corpora
 _MOST_VIEWS = 16
 _SMALLEST_CROP = 0.8  # of the side
@@ -85,10 +82,9 @@ def train_base(
     schedule = noise_schedule(base.scheduler)
     model = TextAndDenoiser(base)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, partial(_rate, steps=steps))
+    descent = plateau(model.parameters(), learning_rate, steps)
 
-    def step(index: int) -> float:
+    def loss(index: int) -> Tensor:
         rng = numpy_rng("base batch", index)
         chosen = rng.choice(len(corpus), batch_size)
         clean = torch.from_numpy(latents[rng.integers(len(latents), size=batch_size), chosen]).float()
@@ -99,32 +95,21 @@ def train_base(
         prediction = model(schedule.add_noise(clean, noise, t), t, text)
         # All timesteps alike: weighting by signal-to-noise would all but leave out the noisiest ones, in
         # which colour and layout are decided.
-        loss = (prediction - schedule.target(clean, noise, t)).square().mean()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        rates.step()
-        average.update_parameters(model)
-        return loss.item()
+        return (prediction - schedule.target(clean, noise, t)).square().mean()
 
-    run_steps(
-        step,
+    fit(
+        loss,
+        model,
+        descent,
         steps=steps,
-        state={"model": model, "average": average, "optimiser": optimiser, "rates": rates},
         checkpoint=folder / "base.checkpoint",
-        save_every=250,
         title="diffusion base",
-        progress=progress,
+        average=average,
+        save_every=250,
         after_save=lambda _: save_average(base, average, folder / "pipeline"),
+        progress=progress,
     )
     return base
-
-
-def _rate(step: int, steps: int) -> float:
-    """Linear warm-up, constant, then linearly down to 0."""
-    warmup = min(1.0, (step + 1) / _WARMUP_STEPS)
-    return warmup * min(1.0, (steps - step) / (_DECAY_SHARE * steps))
 
 
 def training_texts(corpus: Corpus, prompt: str) -> list[list[str]]:

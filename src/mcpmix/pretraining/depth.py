@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeding import numpy_rng
 from mcpmix.models.blueprints import build_depth
 from mcpmix.pretraining.corpus import Corpus
-from mcpmix.training.resumable import run_steps
+from mcpmix.pretraining.fitting import fit, one_cycle
 
 
 def train_depth(
@@ -25,27 +25,20 @@ def train_depth(
     """Train on relative inverse depth (near = 1), L1 on it and its differences; save to `folder/depth`."""
     torch.manual_seed(0)
     model, processor = build_depth()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
+    descent = one_cycle(model.parameters(), learning_rate, steps)
 
-    def step(index: int) -> float:
+    def loss(index: int) -> Tensor:
         images, depth = depth_batch(corpus, index, batch_size)
         with torch.autocast("cpu", torch.bfloat16):
             predicted = model(images).predicted_depth
-        loss = depth_loss(predicted.float(), depth)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        rates.step()
-        return loss.item()
+        return depth_loss(predicted.float(), depth)
 
-    run_steps(
-        step,
+    fit(
+        loss,
+        model,
+        descent,
         steps=steps,
-        state={"model": model, "optimiser": optimiser, "rates": rates},
         checkpoint=folder / "depth.checkpoint",
-        save_every=100,
         title="depth",
         progress=progress,
     )

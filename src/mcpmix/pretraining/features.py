@@ -1,5 +1,6 @@
 """Trains the embedded feature network: it learns to name the appearance words of phantom frames."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeding import numpy_rng
 from mcpmix.models.features import SmallFeatures, save_features
 from mcpmix.pretraining.corpus import Corpus
-from mcpmix.training.resumable import run_steps
+from mcpmix.pretraining.fitting import fit, one_cycle
 
 
 def train_features(
@@ -28,28 +29,22 @@ def train_features(
     labels = word_labels(corpus)
     model = SmallFeatures()
     head = nn.Linear(model.width, labels.shape[1])
-    parameters = [*model.parameters(), *head.parameters()]
-    optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=1e-2)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
+    both = nn.Sequential(model, head)
+    descent = one_cycle(both.parameters(), learning_rate, steps, largest_gradient=math.inf)
 
-    def step(index: int) -> float:
+    def loss(index: int) -> Tensor:
         rng = numpy_rng("feature batch", index)
         chosen = np.sort(rng.choice(len(corpus), batch_size, replace=False))
         images = torch.from_numpy(corpus.images[chosen]).permute(0, 3, 1, 2).float() / 255
         images = images.flip(-1) if rng.random() < 0.5 else images
-        loss = F.binary_cross_entropy_with_logits(head(model(images)), labels[chosen])
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        rates.step()
-        return loss.item()
+        return F.binary_cross_entropy_with_logits(both(images), labels[chosen])
 
-    run_steps(
-        step,
+    fit(
+        loss,
+        both,
+        descent,
         steps=steps,
-        state={"model": model, "head": head, "optimiser": optimiser, "rates": rates},
         checkpoint=folder / "features.checkpoint",
-        save_every=100,
         title="features",
         progress=progress,
     )

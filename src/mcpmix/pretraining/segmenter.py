@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.transforms import normalise
 from mcpmix.models.segmenters.segformer import Segformer, save_headless
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.pretraining.depth import depth_batch, depth_loss
-from mcpmix.training.resumable import run_steps
+from mcpmix.pretraining.fitting import fit, one_cycle
 
 _EDGES = 2.0  # differences of neighbours count this much: a lesion is a small step in depth
 
@@ -32,26 +32,19 @@ def train_segmenter(
     """
     torch.manual_seed(0)
     model = Segformer("nano")
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=1e-2)
-    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, steps, pct_start=0.05)
+    descent = one_cycle(model.parameters(), learning_rate, steps)
 
-    def step(index: int) -> float:
+    def loss(index: int) -> Tensor:
         images, depth = depth_batch(corpus, index, batch_size)
         predicted = model(normalise((images + 1) / 2))[:, 0]
-        loss = depth_loss(predicted, depth, edges=_EDGES)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        rates.step()
-        return loss.item()
+        return depth_loss(predicted, depth, edges=_EDGES)
 
-    run_steps(
-        step,
+    fit(
+        loss,
+        model,
+        descent,
         steps=steps,
-        state={"model": model, "optimiser": optimiser, "rates": rates},
         checkpoint=folder / "segmenter.checkpoint",
-        save_every=100,
         title="segmenter",
         progress=progress,
     )

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.models.diffusion import Autoencoder, raw_latents
-from mcpmix.pretraining.autoencoder import image_batch, reconstruction_loss
+from mcpmix.pretraining.autoencoder import image_batch, reconstruction_loss, refuse_foreign
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.training.resumable import run_steps
 
@@ -65,7 +65,11 @@ def sharpen_decoder(
         steps: optimiser steps.
         batch_size: images per step.
         progress: where to report.
+
+    Raises:
+        ModelError: `vae` cannot be trained here.
     """
+    refuse_foreign(vae)
     torch.manual_seed(0)
     decoder, critic = vae.decoder, PatchCritic()
     vae.requires_grad_(False)

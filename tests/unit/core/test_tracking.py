@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mcpmix.core.errors import StorageError
 from mcpmix.core.tracking import JsonLines
 
 
@@ -53,6 +54,15 @@ def test_a_row_cut_short_anywhere_by_a_kill_is_left_out(log):
     for length in range(len(last) - 2):  # up to and without the closing brace, also inside of "ä"
         log.path.write_bytes(whole + last[:length])
         assert log.rows() == [{"epoch": 1}], f"cut after {length} bytes"
+
+
+def test_damage_before_the_last_row_is_told_with_its_line(log):
+    for epoch in (1, 2, 3):
+        log.append(epoch=epoch)
+    log.path.write_bytes(log.path.read_bytes().replace(b'{"epoch": 2}', b'{"epoch": '))
+
+    with pytest.raises(StorageError, match=r"log\.jsonl, line 2, is not JSON .* delete its folder"):
+        log.rows()
 
 
 def test_a_resumed_run_rewrites_what_it_keeps_and_appends(log):

@@ -10,7 +10,7 @@ from mcpmix.core.errors import DataError, ModelError
 from mcpmix.models.depth import DepthNetwork
 from mcpmix.models.diffusion import embed_prompts, encode_images, load_autoencoder, load_base
 from mcpmix.models.features import load_small_features
-from mcpmix.pretraining import features
+from mcpmix.pretraining import fitting
 from mcpmix.pretraining.autoencoder import image_batch, reconstruction_loss, train_autoencoder
 from mcpmix.pretraining.base import prompted_captions, train_base, training_texts, view, view_count
 from mcpmix.pretraining.corpus import image_corpus, phantom_corpus
@@ -59,7 +59,7 @@ def test_a_stopped_build_continues_to_the_same_weights(corpus, tmp_path, monkeyp
         settings |= {"save_every": 1, "after_save": lambda done: saved.append(done) or _raise_at(done, 2)}
         resumable.run_steps(*arguments, **settings)
 
-    monkeypatch.setattr(features, "run_steps", stop)
+    monkeypatch.setattr(fitting, "run_steps", stop)
     with pytest.raises(KeyboardInterrupt):
         train_features(corpus, tmp_path / "stopped", steps=3, batch_size=4)
     assert saved == [1, 2]

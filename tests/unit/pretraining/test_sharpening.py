@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from diffusers import AutoencoderKL
 
+from mcpmix.core.errors import ModelError
 from mcpmix.models.blueprints import build_autoencoder
 from mcpmix.pretraining import sharpening
 from mcpmix.pretraining.corpus import phantom_corpus
@@ -27,6 +29,12 @@ def test_only_the_decoder_changes(corpus, tmp_path, monkeypatch):
     changed = {name for name, value in vae.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
     assert all(name.startswith("decoder.") for name in changed)
+
+
+def test_a_decoder_of_another_kind_is_refused(corpus, tmp_path):
+    other = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4)
+    with pytest.raises(ModelError, match=r"AutoencoderKL is not trained here.*--decoder-steps 0"):
+        sharpen_decoder(corpus, other, tmp_path, steps=1)
 
 
 def test_the_critic_is_not_listened_to_before_it_has_learnt(corpus, tmp_path, monkeypatch):

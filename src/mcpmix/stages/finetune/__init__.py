@@ -62,6 +62,7 @@ def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | No
         "weights": folder_digest(resolve(config.generator.base, "pipeline")),
         "prompt": config.generator.prompt.text,
         "size": config.data.size,
+        "precision": config.runtime.precision,
         "finetune": config.finetune.model_dump(mode="json", exclude=_NOT_IN_KEY),
     }
     inputs = {"dataset": dataset.digest, "depth": depth.digest}
