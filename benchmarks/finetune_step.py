@@ -26,17 +26,17 @@ from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import numpy_rng, torch_rng
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.transforms import apply_colour, draw_colour
+from mcpmix.models.control import control_from_base
+from mcpmix.models.denoising import Batch, lesion_emphasis
 from mcpmix.models.diffusion import (
     DiffusionBase,
-    control_from_base,
     embed_prompts,
     encode_images,
     load_base,
     noise_schedule,
 )
 from mcpmix.models.sources import resolve
-from mcpmix.stages.finetune.examples import Batch, prepare, turn
-from mcpmix.stages.finetune.loss import lesion_emphasis
+from mcpmix.stages.finetune.examples import prepare, turn
 from mcpmix.stages.finetune.trainer import Trainer, build_networks
 from mcpmix.training.processes import Processes
 

@@ -30,6 +30,7 @@ from mcpmix.pretraining.recipe import (
 )
 
 _WITHOUT_LABELS = ("autoencoder", "base")  # what can be trained on images that have neither depth nor words
+_WITH_START = ("autoencoder", "base", "control")  # what needs or takes a pipeline
 _RESULTS = {part: part for part in PARTS} | {"autoencoder": "vae", "base": "pipeline"}
 _IDENTITY = "build.json"
 
@@ -97,7 +98,8 @@ def build_weights(
     """Train networks like the embedded ones; a stopped build goes on where it was.
 
     Args:
-        part: "autoencoder", "base" (with its autoencoder), "depth", "features", "segmenter" or "all".
+        part: "autoencoder", "base" (with its autoencoder), "depth", "features", "segmenter", "control" (for
+            the base of `training.start`, or the one in `folder`) or "all".
         folder: for the corpus, checkpoints and results.
         own: own unlabelled images in place of the phantom; autoencoder and base only.
         training: how to train.
@@ -115,6 +117,8 @@ def build_weights(
     """
     parts = _parts(part, own)
     _refuse_contradictions(parts, own, training, frames)
+    if "control" in parts and "base" not in parts and training.start is None:
+        _require_base(folder / _RESULTS["base"])
     paths = _paths(own)
     start = None if training.start is None else load_base(resolve(training.start, "pipeline"))
     steps = _steps(parts, training, start)
@@ -161,12 +165,20 @@ def _refuse_contradictions(
         problems.append("--caption and --captions exclude each other: one text for all, or a table.")
     if own.split_of is not None and (own.folder or own.listing):
         problems.append("--split-of names the images itself: leave --images and --list out.")
-    if training.start is not None and not set(parts) <= set(_WITHOUT_LABELS):
-        problems.append("--start is a pipeline: only autoencoder and base can go on from it.")
+    if training.start is not None and not set(parts) <= set(_WITH_START):
+        problems.append("--start is a pipeline: only autoencoder, base and control take one.")
     if training.start is None and training.autoencoder_steps == 0:
         problems.append("--autoencoder-steps 0 keeps the autoencoder of --start; there is none.")
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def _require_base(pipeline: Path) -> None:
+    if not (pipeline / "model_index.json").exists():
+        raise ConfigError(
+            f"A ControlNet is made for a base: there is none in {pipeline}. Build it there first, or name "
+            "one with --start, for example --start embedded."
+        )
 
 
 def _paths(own: OwnImages) -> list[Path]:
@@ -261,6 +273,10 @@ def _identity(
         identity["base steps"] = steps.base
         identity["learning rate"] = training.learning_rate or "default"
         identity["batch size"] = training.batch_size or "default"
+    if "control" in parts:
+        identity["control steps"] = steps.control
+        start = training.start and folder_digest(resolve(training.start, "pipeline"))
+        identity["base of control"] = start or "built here"
     return identity
 
 

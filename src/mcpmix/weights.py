@@ -18,7 +18,7 @@ from mcpmix.models.sources import (
     split_pin,
 )
 
-EMBEDDED_PARTS = ("pipeline", "depth", "features", "segmenter")
+EMBEDDED_PARTS = ("pipeline", "control", "depth", "features", "segmenter")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ class Part(StrEnum):
     depth = "depth"
     features = "features"
     segmenter = "segmenter"
+    control = "control"
     all = "all"
 
 
@@ -66,7 +67,7 @@ def build(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(help="Go on from these weights: embedded, a pipeline folder or a hub id."),
+        typer.Option(help="Go on from this pipeline, or steer it (control): embedded, a folder or a hub id."),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each network.")] = None,
     autoencoder_steps: Annotated[

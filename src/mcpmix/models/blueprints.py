@@ -30,6 +30,7 @@ IMAGE_SIZE = 128
 LATENT_CHANNELS = 8
 TEXT_WIDTH = 96
 TEXT_LENGTH = 48
+CONDITION_WIDTHS = (8, 16, 24, 48)  # of a ControlNet's embedding of mask and depth
 
 
 def build_autoencoder() -> AutoencoderTiny:

@@ -247,24 +247,6 @@ def noise_schedule(scheduler: SchedulerMixin) -> NoiseSchedule:
     return NoiseSchedule(forward.alphas_cumprod.float(), forward.config.prediction_type)
 
 
-def control_from_base(
-    base: DiffusionBase, condition_channels: int, embedding: Sequence[int]
-) -> ControlNetModel:
-    """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
-
-    Args:
-        base: where the encoder weights come from.
-        condition_channels: channels of the condition image; mask and depth make 2.
-        embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x).
-    """
-    control: ControlNetModel = ControlNetModel.from_unet(
-        base.unet,
-        conditioning_channels=condition_channels,
-        conditioning_embedding_out_channels=tuple(embedding),
-    )
-    return control.train().requires_grad_(True)
-
-
 # --- the unlocked decoder --------------------------------------------------------------------------------
 
 

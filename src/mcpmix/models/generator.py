@@ -14,6 +14,7 @@ from diffusers import ControlNetModel, DPMSolverMultistepScheduler
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ModelError
+from mcpmix.models.control import load_control
 from mcpmix.models.diffusion import DiffusionBase, decode_latents, embed_prompts, encode_images, load_decoder
 
 
@@ -194,19 +195,6 @@ def load_generator(base: DiffusionBase, control: Path) -> Generator:
     network = load_control(control).to(base.unet.device)
     load_decoder(base.unet, control)
     return Generator(base, network)
-
-
-def load_control(folder: Path) -> ControlNetModel:
-    """Read a ControlNet folder in diffusers' layout.
-
-    Raises:
-        ModelError: it is missing or damaged.
-    """
-    try:
-        control: ControlNetModel = ControlNetModel.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
-    return control
 
 
 def _check_size(condition: Tensor, multiple: int) -> None:

@@ -61,7 +61,7 @@ KNOWN: dict[str, KnownWeights] = {
 
 
 def embedded_folder(part: str) -> Path:
-    """Folder of an embedded network: "pipeline", "depth", "features" or "segmenter".
+    """Folder of an embedded network: "pipeline", "control", "depth", "features" or "segmenter".
 
     Raises:
         ModelError: the package was built without its weights.

@@ -7,9 +7,10 @@ from typing import Any
 
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.models.blueprints import IMAGE_SIZE
-from mcpmix.models.diffusion import DiffusionBase, load_autoencoder
+from mcpmix.models.diffusion import DiffusionBase, load_autoencoder, load_base
 from mcpmix.pretraining.autoencoder import is_trainable, save_autoencoder, train_autoencoder
 from mcpmix.pretraining.base import train_base
+from mcpmix.pretraining.control import train_control
 from mcpmix.pretraining.corpus import Corpus
 from mcpmix.pretraining.depth import train_depth
 from mcpmix.pretraining.features import train_features
@@ -41,6 +42,7 @@ class BuildSteps:
     depth: int = 800
     features: int = 1000
     segmenter: int = 2500
+    control: int = 3000
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,14 @@ def build(part: str, corpus: Corpus, folder: Path, plan: BuildPlan, progress: Pr
         "depth": lambda: train_depth(corpus, folder, steps=steps.depth, progress=progress),
         "features": lambda: train_features(corpus, folder, steps=steps.features, progress=progress),
         "segmenter": lambda: train_segmenter(corpus, folder, steps=steps.segmenter, progress=progress),
+        "control": lambda: train_control(
+            corpus,
+            plan.start or load_base(folder / "pipeline"),
+            PROMPTS[0],
+            folder,
+            steps=steps.control,
+            progress=progress,
+        ),
     }
     parts[part]()
 
@@ -111,5 +121,5 @@ def _autoencoder(corpus: Corpus, folder: Path, plan: BuildPlan, progress: Progre
         save_autoencoder(model, folder)
 
 
-PARTS = ("autoencoder", "depth", "features", "segmenter", "base")
+PARTS = ("autoencoder", "depth", "features", "segmenter", "base", "control")
 PIXELS = IMAGE_SIZE

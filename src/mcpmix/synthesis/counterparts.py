@@ -33,6 +33,7 @@ class CounterpartMaker:
         arrays: images and masks of the training split.
         depths: N,S,S float32 in [0, 1].
         use: which condition channels the ControlNet was trained with: "both", "mask" or "depth".
+        under_mask: what it was shown of depth under the mask: "keep" or "fill".
         prompt: the text all counterparts share.
         appearance: texts of which one is added to each prompt; empty: none.
         settings: how images are drawn.
@@ -46,6 +47,7 @@ class CounterpartMaker:
         depths: np.ndarray,
         *,
         use: str,
+        under_mask: str = "keep",
         prompt: str,
         appearance: Sequence[str],
         settings: SamplingSettings,
@@ -53,7 +55,8 @@ class CounterpartMaker:
     ) -> None:
         self.generator = generator
         self.arrays = arrays
-        self.conditions = condition(torch.from_numpy(arrays.masks).float(), torch.from_numpy(depths), use)
+        masks = torch.from_numpy(arrays.masks).float()
+        self.conditions = condition(masks, torch.from_numpy(depths), use, under_mask)
         self.prompt = prompt
         self.appearance = tuple(appearance)
         self.settings = settings
@@ -95,6 +98,7 @@ def build_maker(
         arrays,
         depths,
         use=config.finetune.condition,
+        under_mask=config.finetune.depth_under_mask,
         prompt=config.generator.prompt.text,
         appearance=synthesis.appearance,
         settings=SamplingSettings(

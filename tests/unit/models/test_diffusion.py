@@ -4,9 +4,9 @@ from diffusers import AutoencoderKL, DDPMScheduler
 
 from mcpmix.core.errors import ModelError
 from mcpmix.models.blueprints import build_scheduler
+from mcpmix.models.control import control_from_base
 from mcpmix.models.diffusion import (
     NoiseSchedule,
-    control_from_base,
     decode_latents,
     embed_prompts,
     encode_images,

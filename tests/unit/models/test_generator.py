@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from mcpmix.core.errors import ModelError
-from mcpmix.models.diffusion import control_from_base, decode_latents, encode_images, load_base
-from mcpmix.models.generator import Generator, SamplingSettings, load_control
+from mcpmix.models.control import control_from_base, load_control
+from mcpmix.models.diffusion import decode_latents, encode_images, load_base
+from mcpmix.models.generator import Generator, SamplingSettings
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@ import numpy as np
 
 from mcpmix.core.seeding import seed_for
 from mcpmix.data.arrays import Arrays
-from mcpmix.models.diffusion import control_from_base, load_base
+from mcpmix.models.control import control_from_base
+from mcpmix.models.diffusion import load_base
 from mcpmix.models.generator import Generator, SamplingSettings
 from mcpmix.synthesis.counterparts import CounterpartMaker, Request
 from mcpmix.synthesis.single import make_filled

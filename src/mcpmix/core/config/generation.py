@@ -77,6 +77,9 @@ class GeneratorValidationConfig(Section):
 class FinetuneConfig(Section):
     """Stage 2: ControlNet on the frozen base."""
 
+    start: str | None = None
+    """ControlNet to start from, made for the same base: `embedded`, a local folder or a hub id, each perhaps
+    pinned. None: a copy of the base's encoder, as in the paper."""
     steps: PositiveInt = 500
     batch_size: PositiveInt = 16
     """Images of one pass of one process; a step takes batch_size * accumulation * processes of them."""
@@ -97,6 +100,9 @@ class FinetuneConfig(Section):
     ema_decay: Share = 0.99
     condition: Literal["both", "mask", "depth"] = "both"
     """Which channels of the condition carry information; the others are zero."""
+    depth_under_mask: Literal["keep", "fill"] = "keep"
+    """What the depth channel shows under the mask: the lesion, as in the paper, or the continuation of its
+    surroundings, so that where a lesion is to be comes from the mask alone."""
     mask_dropout: Share = 0.0
     """Share of samples whose mask channel is blanked in training."""
     depth_dropout: Share = 0.1

@@ -65,6 +65,8 @@ def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | No
         "precision": config.runtime.precision,
         "finetune": config.finetune.model_dump(mode="json", exclude=_NOT_IN_KEY),
     }
+    if config.finetune.start is not None:
+        settings["start"] = folder_digest(resolve(config.finetune.start, "control"))
     inputs = {"dataset": dataset.digest, "depth": depth.digest}
     if judge is not None and chosen_by_judge(config):
         inputs["judge"] = judge.digest

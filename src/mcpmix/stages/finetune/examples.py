@@ -13,6 +13,7 @@ from mcpmix.core.seeding import numpy_rng, torch_rng
 from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
 from mcpmix.data.transforms import apply_colour, as_images, draw_colour
+from mcpmix.models.denoising import Batch
 from mcpmix.models.diffusion import Autoencoder, DiffusionBase, embed_prompts, encode_images
 
 _TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
@@ -38,31 +39,6 @@ class TrainingSet:
 
     def __len__(self) -> int:
         return self.conditions.shape[0]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some examples with their noise, on the device of the networks.
-
-    Attributes:
-        clean: B,C,h,w latents.
-        noise: likewise.
-        t: (B,) timesteps.
-        shown: B,2,H,W condition, a channel blank where it was dropped.
-        masks: B,H,W.
-        text: B,L,C embeddings.
-    """
-
-    clean: Tensor
-    noise: Tensor
-    t: Tensor
-    shown: Tensor
-    masks: Tensor
-    text: Tensor
-
-    def to(self, device: torch.device) -> "Batch":
-        """The same on another device."""
-        return Batch(**{name: value.to(device) for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -146,7 +122,12 @@ def prepare(
     masks = torch.from_numpy(arrays.masks).float()
     return TrainingSet(
         latents=torch.stack(latents).unflatten(0, (len(turns), len(tints))),
-        conditions=condition(masks, torch.from_numpy(depths), config.finetune.condition),
+        conditions=condition(
+            masks,
+            torch.from_numpy(depths),
+            config.finetune.condition,
+            config.finetune.depth_under_mask,
+        ),
         masks=masks,
         text=embed_prompts(base, ["", config.generator.prompt.text]),
     )

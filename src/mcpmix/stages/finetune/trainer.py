@@ -14,20 +14,21 @@ from mcpmix.core.errors import TrainingError
 from mcpmix.core.progress import Progress
 from mcpmix.core.runtime import Runtime
 from mcpmix.core.tracking import JsonLines
+from mcpmix.models.control import control_from_base, control_from_start
+from mcpmix.models.denoising import training_loss
 from mcpmix.models.diffusion import (
     ControlNet,
     DiffusionBase,
     NoiseSchedule,
     UNet,
-    control_from_base,
     decoder_of,
     lower_frozen,
     noise_schedule,
     save_decoder,
     with_decoder,
 )
+from mcpmix.models.sources import resolve
 from mcpmix.stages.finetune.examples import TrainingSet, draw
-from mcpmix.stages.finetune.loss import training_loss
 from mcpmix.training.optimisers import build_adamw, warm_up
 from mcpmix.training.processes import Processes
 from mcpmix.training.resumable import run_steps
@@ -83,7 +84,11 @@ def build_networks(base: DiffusionBase, settings: FinetuneConfig, runtime: Runti
         settings: section `finetune`.
         runtime: the precision in which frozen weights are kept.
     """
-    control = control_from_base(base, 2, settings.embedding_channels).to(runtime.device)
+    control = (
+        control_from_base(base, 2, settings.embedding_channels)
+        if settings.start is None
+        else control_from_start(base, resolve(settings.start, "control"))
+    ).to(runtime.device)
     trained = nn.ModuleDict({"control": control})
     if settings.unlock_decoder:
         trained["decoder"] = decoder_of(base.unet).requires_grad_(True)
@@ -165,7 +170,8 @@ class Trainer:
                     self.networks.trained["control"],
                     batch,
                     self.networks.schedule,
-                    self.settings,
+                    lesion_weight=self.settings.lesion_weight,
+                    min_snr_gamma=self.settings.min_snr_gamma,
                 )
             self.scaler.scale(loss / passes).backward()
             losses.append(loss.item())

@@ -24,11 +24,11 @@ from mcpmix.data.arrays import Arrays
 from mcpmix.data.conditions import condition
 from mcpmix.data.images import write_png
 from mcpmix.data.transforms import as_images
+from mcpmix.models.denoising import Batch, denoising_error
 from mcpmix.models.diffusion import Autoencoder, load_base
 from mcpmix.models.generator import Generator, SamplingSettings
 from mcpmix.models.sources import resolve
-from mcpmix.stages.finetune.examples import Batch, encode_all
-from mcpmix.stages.finetune.loss import denoising_error
+from mcpmix.stages.finetune.examples import encode_all
 from mcpmix.stages.finetune.trainer import LOG, Networks
 from mcpmix.synthesis.judge import Judge
 
@@ -165,7 +165,7 @@ class Validator:
         """Row r is sample r // buckets at the middle of bucket r % buckets, with noise of its own."""
         data, buckets = self.held_out, self.settings.buckets
         sample, bucket = rows // buckets, rows % buckets
-        shown = condition(data.masks, data.depths, self.config.finetune.condition)
+        shown = self._shown(data.masks)
         noise = [
             torch.randn(
                 data.latents.shape[1:],
@@ -182,6 +182,11 @@ class Validator:
             text=self.text.expand(len(rows), -1, -1),
         )
 
+    def _shown(self, masks: Tensor) -> Tensor:
+        """N,2,S,S: the samples' depths with these masks, as the ControlNet is trained to see them."""
+        tuned = self.config.finetune
+        return condition(masks, self.held_out.depths, tuned.condition, tuned.depth_under_mask)
+
     def _images(self) -> tuple[Tensor, Tensor]:
         """N,3,S,S images under their own masks, and under those of others with the same seeds and depths.
 
@@ -194,7 +199,7 @@ class Validator:
         seeds = [seed_for("validation", self.config.seed, name) for name in data.ids]
         made = []
         for masks in (data.masks, data.other_masks):
-            shown = condition(masks, data.depths, self.config.finetune.condition)
+            shown = self._shown(masks)
             parts = [
                 generator.sample(
                     shown[rows],

@@ -1,12 +1,37 @@
 """The denoising error of a ControlNet on its base."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.config import FinetuneConfig
 from mcpmix.models.diffusion import NoiseSchedule
-from mcpmix.stages.finetune.examples import Batch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples with their noise, on the device of the networks.
+
+    Attributes:
+        clean: B,C,h,w latents.
+        noise: likewise.
+        t: (B,) timesteps.
+        shown: B,2,H,W condition, a channel blank where it was dropped.
+        masks: B,H,W.
+        text: B,L,C embeddings.
+    """
+
+    clean: Tensor
+    noise: Tensor
+    t: Tensor
+    shown: Tensor
+    masks: Tensor
+    text: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        return Batch(**{name: value.to(device) for name, value in vars(self).items()})
 
 
 def denoising_error(unet: nn.Module, control: nn.Module, batch: Batch, schedule: NoiseSchedule) -> Tensor:
@@ -31,12 +56,27 @@ def denoising_error(unet: nn.Module, control: nn.Module, batch: Batch, schedule:
 
 
 def training_loss(
-    unet: nn.Module, control: nn.Module, batch: Batch, schedule: NoiseSchedule, settings: FinetuneConfig
+    unet: nn.Module,
+    control: nn.Module,
+    batch: Batch,
+    schedule: NoiseSchedule,
+    *,
+    lesion_weight: float = 1.0,
+    min_snr_gamma: float = 0.0,
 ) -> Tensor:
-    """Mean error of a batch, weighted by lesion and by signal-to-noise ratio; 0-d."""
+    """Mean error of a batch, weighted by lesion and by signal-to-noise ratio; 0-d.
+
+    Args:
+        unet: of the base.
+        control: the ControlNet.
+        batch: examples with their noise.
+        schedule: the base's forward process.
+        lesion_weight: how much more an error under the mask counts.
+        min_snr_gamma: clip of the signal-to-noise weighting; 0 switches it off.
+    """
     error = denoising_error(unet, control, batch, schedule)
-    emphasis = lesion_emphasis(batch.masks, (error.shape[-2], error.shape[-1]), settings.lesion_weight)
-    weight = schedule.min_snr_weight(batch.t, settings.min_snr_gamma)
+    emphasis = lesion_emphasis(batch.masks, (error.shape[-2], error.shape[-1]), lesion_weight)
+    weight = schedule.min_snr_weight(batch.t, min_snr_gamma)
     return ((error * emphasis).mean(dim=(1, 2)) * weight).mean()
 
 

@@ -1,0 +1,81 @@
+"""What a ControlNet starts from."""
+
+import pytest
+import torch
+
+from mcpmix.core.errors import ModelError
+from mcpmix.models.control import control_from_base, control_from_start
+from mcpmix.models.diffusion import embed_prompts, load_base
+
+
+@pytest.fixture(scope="module")
+def base(random_models):
+    return load_base(random_models / "pipeline")
+
+
+def awake(base, channels):
+    """A ControlNet whose zero convolutions are not zero, so that its condition matters."""
+    torch.manual_seed(3)
+    control = control_from_base(base, channels, (4, 8, 8, 8))
+    for name, parameter in control.named_parameters():
+        if "controlnet" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return control
+
+
+def answer(base, control, shown):
+    noisy = torch.randn(2, 8, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        text = embed_prompts(base, ["a polyp"] * 2)
+        return control.eval()(noisy, torch.tensor(10), text, shown, return_dict=False)[1]
+
+
+def test_a_start_is_read_as_it_was_saved_and_can_be_trained(base, tmp_path):
+    awake(base, 2).save_pretrained(tmp_path)
+    started = control_from_start(base, tmp_path)
+    shown = torch.rand(2, 2, 64, 64)
+    assert torch.equal(answer(base, started, shown), answer(base, awake(base, 2), shown))
+    assert all(parameter.requires_grad for parameter in started.parameters())
+    assert control_from_start(base, tmp_path).training
+
+
+def test_a_control_for_grey_images_answers_to_depth_as_before_and_learns_the_mask(base, tmp_path):
+    grey = awake(base, 3)
+    grey.save_pretrained(tmp_path)
+    started = control_from_start(base, tmp_path)
+    mask, depth = torch.rand(2, 1, 64, 64), torch.rand(2, 1, 64, 64)
+    before = answer(base, grey, depth.expand(-1, 3, -1, -1))
+    after = answer(base, started, torch.cat([mask, depth], dim=1))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+    assert started.config.conditioning_channels == 2
+    weight = started.controlnet_cond_embedding.conv_in.weight
+    text = embed_prompts(base, ["a polyp"] * 2)
+    shown = torch.cat([mask, depth], dim=1)
+    started(torch.randn(2, 8, 8, 8), torch.tensor(10), text, shown, return_dict=False)[1].sum().backward()
+    assert weight.grad[:, 0].abs().max() > 0  # the mask's weights are zero, and do not stay so
+
+
+def test_other_conditions_are_refused(base, tmp_path):
+    awake(base, 4).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"a condition of 4 channels; expected 2 \(mask, depth\) or 3"):
+        control_from_start(base, tmp_path)
+
+
+def test_a_control_for_another_base_is_refused_with_all_differences(base, tmp_path):
+    control = awake(base, 2)
+    control.register_to_config(block_out_channels=(32, 64), cross_attention_dim=48)
+    control.save_config(tmp_path)
+    small = type(control).from_config(
+        {**control.config, "block_out_channels": (32, 64), "cross_attention_dim": 48}
+        | {"down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D")}
+    )
+    small.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="is not made for this base") as caught:
+        control_from_start(base, tmp_path)
+    assert "block_out_channels: [32, 64] there" in str(caught.value)
+    assert "cross_attention_dim: 48 there, 96 in the base" in str(caught.value)
+
+
+def test_a_missing_folder_is_named(base, tmp_path):
+    with pytest.raises(ModelError, match="Cannot load the ControlNet"):
+        control_from_start(base, tmp_path / "nowhere")
