@@ -277,7 +277,8 @@ def swapped(bench: Bench, requests: Sequence[Request], partners: np.ndarray, cha
     images = {}
     for name, shown in given.items():
         maker = copy.copy(bench.maker())
-        maker.conditions = join_channels(torch.from_numpy(shown).float(), depths, channels)
+        under_mask = bench.config.finetune.depth_under_mask
+        maker.conditions = join_channels(torch.from_numpy(shown).float(), depths, channels, under_mask)
         images[name] = bench.draw(maker, requests, f"{MASKS[name]}, {CONDITIONS[channels]}")
     groups = [bench.groups[place] for place in sources]
     rows = []

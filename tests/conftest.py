@@ -89,6 +89,7 @@ SMALL_RUN = {
         },
     },
     "finetune": {
+        "start": None,
         "steps": 2,
         "batch_size": 2,
         "warmup_steps": 1,

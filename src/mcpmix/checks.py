@@ -254,6 +254,8 @@ def _weights(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         depth, base = config.depth.model, config.generator.base
         yield "depth", partial(_examine_folder, "depth.model", depth, "depth", ("config.json",))
         yield "generator", partial(_examine_folder, "generator.base", base, "pipeline", _PIPELINE_PARTS)
+        if (start := config.finetune.start) is not None:
+            yield "control", partial(_examine_folder, "finetune.start", start, "control", ("config.json",))
         yield "optimiser", partial(_examine_optimiser, config.finetune.optimiser)
     if config.editor.model is not None and any(takes_edits(config, arm) for arm in config.train.arms):
         yield (

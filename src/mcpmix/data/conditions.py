@@ -45,8 +45,9 @@ def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str = "keep")
         depths: B,H,W in [0, 1].
         use: "both", "mask" or "depth"; the other channel is zero.
         under_mask: what depth shows under the mask: "keep", or "fill" for the continuation of what is around.
+            Depth alone is always kept: what was filled would tell where the mask is.
     """
-    if under_mask == "fill":
+    if under_mask == "fill" and use != "depth":
         depths = fill_depth(depths, masks)
     if use == "mask":
         depths = torch.zeros_like(depths)

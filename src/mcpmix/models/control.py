@@ -63,7 +63,10 @@ def control_from_start(base: DiffusionBase, folder: Path) -> ControlNetModel:
         if _listed(control.config[name]) != _listed(base.unet.config[name])
     ]
     if differences:
-        raise ModelError(bullet_list(f"The ControlNet {folder} is not made for this base:", differences))
+        raise ModelError(
+            bullet_list(f"The ControlNet {folder} is not made for this base:", differences)
+            + "\nSet finetune.start to one that is, or to null for a copy of the base's encoder."
+        )
     _take_mask_and_depth(control, folder)
     return control.train().requires_grad_(True)
 

@@ -13,7 +13,7 @@ def test_list_shows_licences_and_presence(mcpmix):
     line = next(line for line in done.out.splitlines() if "stable-diffusion-v1-5" in line)
     assert "OpenRAIL" in line
     assert {"yes", "no"} & set(line.split())
-    for part in ("pipeline", "depth", "features"):
+    for part in ("pipeline", "control", "depth", "features", "segmenter"):
         assert f"embedded ({part})" in done.out
 
 
@@ -62,6 +62,23 @@ def test_build_trains_goes_on_and_keeps_its_corpus(mcpmix, tmp_path):
     done = mcpmix(*arguments, "--steps", 2, "--corpus", 40)
     assert done.code == 5
     assert "corpus of 32 frames, not of 40" in done.err
+
+
+def test_control_is_built_for_a_base_and_goes_on(mcpmix, random_models, tmp_path):
+    out = tmp_path / "weights"
+    done = mcpmix("models", "build", "control", "--steps", 1, "--corpus", 8, "--size", 64, "--out", out)
+    assert done.code == 2
+    assert f"there is none in {out / 'pipeline'}" in done.err
+    assert "--start embedded" in done.err
+    arguments = ("models", "build", "control", "--start", random_models / "pipeline", "--out", out)
+    done = mcpmix(*arguments, "--steps", 1, "--corpus", 32, "--size", 64)
+    assert done.code == 0, done.err
+    assert f"finished: {out / 'control'}" in done.out
+    config = json.loads((out / "control" / "config.json").read_text())
+    assert config["conditioning_channels"] == 2
+    done = mcpmix(*arguments, "--steps", 2, "--size", 64)
+    assert done.code == 5
+    assert "control steps: 1 there, 2 now" in done.err
 
 
 @pytest.fixture

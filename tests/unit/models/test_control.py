@@ -74,6 +74,7 @@ def test_a_control_for_another_base_is_refused_with_all_differences(base, tmp_pa
         control_from_start(base, tmp_path)
     assert "block_out_channels: [32, 64] there" in str(caught.value)
     assert "cross_attention_dim: 48 there, 96 in the base" in str(caught.value)
+    assert "finetune.start" in str(caught.value)
 
 
 def test_a_missing_folder_is_named(base, tmp_path):

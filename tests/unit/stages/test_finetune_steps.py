@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from mcpmix.core.errors import ConfigError
+from mcpmix.core.progress import SILENT
 from mcpmix.core.runtime import Runtime
 from mcpmix.models.diffusion import load_base, lower_frozen
+from mcpmix.models.sources import folder_digest
 from mcpmix.pipeline import Pipeline
 from mcpmix.stages import finetune
 from mcpmix.stages.finetune.examples import TrainingSet, draw
@@ -207,3 +209,21 @@ def test_a_missing_second_process_is_refused_before_any_work(make_config, tmp_pa
     with pytest.raises(ConfigError, match=r"processes is 2, but 1 process was started"):
         finetune.run(config, None, None, tmp_path / "generator", FLOAT32)
     assert not (tmp_path / "generator.partial").exists()
+
+
+def test_a_start_is_where_training_starts_from_and_part_of_its_key(steps, base, data, make_config, tmp_path):
+    place = tmp_path / "start"
+    losses, _, trainer = steps("finetune.batch_size=2", exact=False, count=3)
+    trainer.networks.trained["control"].save_pretrained(place)
+    config = make_config(tmp_path, f"finetune.start={place}", "finetune.batch_size=2")
+    networks = build_networks(copy.deepcopy(base), config.finetune, FLOAT32)
+    assert_same(([], networks.trained.state_dict()), ([], trainer.networks.trained.state_dict()))
+    again = Trainer(networks, data, config, FLOAT32, Processes())
+    assert again.step(0)[0] != pytest.approx(losses[0], rel=1e-6)
+
+    stages = Pipeline(config, SILENT).dataset, Pipeline(config, SILENT).depth
+    before = finetune.key(config, *stages)
+    assert before.settings["start"] != finetune.key(make_config(tmp_path), *stages).settings.get("start")
+    (place / "config.json").write_text((place / "config.json").read_text() + "\n")
+    folder_digest.cache_clear()
+    assert finetune.key(config, *stages).settings["start"] != before.settings["start"]
