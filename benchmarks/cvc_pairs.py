@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from _bank import images_of, ledger_rows, reasons_text, tries
 from _lite0 import prepared_weights
 from _markers import fill
 from mcpmix.building import OwnImages, Training, build_weights
@@ -29,11 +30,8 @@ from mcpmix.core.config import Config, resolve_config, to_yaml
 from mcpmix.core.progress import Progress
 from mcpmix.data.arrays import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.sample import read_image
 from mcpmix.models.features import load_features
 from mcpmix.pipeline import Pipeline
-from mcpmix.synthesis.admission import tally
-from mcpmix.synthesis.ledger import LEDGER, parse
 from mcpmix.synthesis.quality import kid
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,7 +110,7 @@ def train_base(config: Config, options: argparse.Namespace, progress: Progress) 
 
 def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
     """What the bank is worth: alignment by the judge's measure, KID to seen and to held-out sequences."""
-    rows = parse(pipeline.pairs / LEDGER, (pipeline.pairs / LEDGER).read_bytes())
+    rows = ledger_rows(pipeline.pairs)
     index = DatasetIndex.read(pipeline.dataset / "index.json")
     phi = load_features(config.rla.features)
 
@@ -123,22 +121,13 @@ def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
 
     real = {part: features(load_arrays(index.part(part), config.data.size).images) for part in PARTS}
     admitted = [row for row in rows if row["admitted"]]
-    made = features(np.stack([read_image(pipeline.pairs / row["file"]) for row in admitted]))
+    made = features(images_of(admitted, pipeline.pairs.folder))
     judge = read_artifact(config.folder / "judge")
     assert judge is not None
     return {
         "frames": {part: len(index.part(part)) for part in PARTS},
         "sequences": {part: len({record.group for record in index.part(part)}) for part in PARTS},
-        "tried": len(rows),
-        "admitted": len(admitted),
-        "masks": len({row["parent"] for row in admitted}),
-        "reasons": tally(rows),
-        "alignment": {
-            "tried": mean_score(rows, "alignment"),
-            "admitted": mean_score(admitted, "alignment"),
-            "real": judge.manifest["counts"]["dice"],
-            "chance": judge.manifest["counts"]["chance"],
-        },
+        **tries(rows, judge),
         "kid": {
             "admitted to training": kid(made, real["train"])._asdict(),
             "admitted to held-out": kid(made, real["validation"])._asdict(),
@@ -147,16 +136,10 @@ def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def mean_score(rows: list[dict[str, Any]], name: str) -> float:
-    """Mean of a score over ledger rows."""
-    return float(np.mean([row["scores"][name] for row in rows]))
-
-
 def markdown(result: dict[str, Any]) -> str:
     """The part of docs/pairs.md."""
     found = result["figures"]
     frames, sequences, alignment = found["frames"], found["sequences"], found["alignment"]
-    reasons = ", ".join(f"{name} {count}" for name, count in found["reasons"].items()) or "none"
     kids = "\n".join(
         f"| KID, {name} | {value['value']:.4f} ± {value['error']:.4f} |"
         for name, value in found["kid"].items()
@@ -168,7 +151,7 @@ def markdown(result: dict[str, Any]) -> str:
         "| | |\n| --- | ---: |\n"
         f"| images tried, admitted | {found['tried']}, {found['admitted']} |\n"
         f"| masks with at least one | {found['masks']} |\n"
-        f"| rejected for | {reasons} |\n"
+        f"| rejected for | {reasons_text(found['reasons'])} |\n"
         f"| alignment (judge's Dice), all tried | {alignment['tried']:.3f} |\n"
         f"| alignment, admitted | {alignment['admitted']:.3f} |\n"
         f"| the judge on real frames of sequences it has not seen | {alignment['real']:.3f} |\n"
@@ -190,7 +173,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--base-steps", type=int, default=2500)
     parser.add_argument("--control-steps", type=int, default=1000)
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--mask-guidance", type=float, default=3.0)
+    parser.add_argument("--mask-guidance", type=float, default=2.0)
     parser.add_argument("--validation", type=float, default=0.15, help="share of the sequences")
     parser.add_argument("--test", type=float, default=0.4, help="share of the sequences")
     parser.add_argument("settings", nargs="*", help="key=value, as in mcpmix run")

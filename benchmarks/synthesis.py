@@ -4,6 +4,7 @@
     python benchmarks/synthesis.py strength   what starting from the source image (strength below 1) does
     python benchmarks/synthesis.py condition  mask and depth against mask only and depth only
     python benchmarks/synthesis.py swap       whether another mask moves the lesion, and seeds the image
+    python benchmarks/synthesis.py bank       what was admitted to the run's bank of pairs
 
 Each works on a run (`--run runs/demo`, made by `mcpmix demo`; what is missing or out of date is made first),
 prints a table, stores it in benchmarks/results/synthesis.json and puts it into docs/synthesis.md. All figures
@@ -30,6 +31,7 @@ import diffusers
 import numpy as np
 import torch
 
+from _bank import images_of, ledger_rows, reasons_text, tries
 from _markers import fill
 from _swap import draw_partners, where_changed
 from mcpmix.cli.progress import shown_progress
@@ -55,6 +57,7 @@ PAGE = ROOT / "docs" / "synthesis.md"
 STRENGTHS = (0.4, 0.6, 0.8, 0.9, 1.0)
 PLAIN = {"num_inference_steps": 50, "guidance_scale": 7.5}  # what diffusers' pipeline takes unasked
 ENOUGH = 0.5  # diversity that is asked for
+ALIGNED = 0.9  # alignment of admitted images that is asked for, as a share of that of real ones
 
 Row = dict[str, Any]
 Make = Callable[[Sequence[Request]], np.ndarray]
@@ -304,6 +307,35 @@ def swapped(bench: Bench, requests: Sequence[Request], partners: np.ndarray, cha
     }
 
 
+# --- the bank ---------------------------------------------------------------------------------------------
+
+
+def bank(bench: Bench, _: int) -> Row:
+    """The images that the run trains with, against all that were tried and against real ones."""
+    pairs, judge = bench.pipeline.pairs, bench.pipeline.judge
+    tried = ledger_rows(pairs)
+    admitted = [row for row in tried if row["admitted"]]
+    place = {name: index for index, name in enumerate(bench.train.ids)}
+    requests = [Request(place[row["parent"]], row["replica"]) for row in admitted]
+    images = images_of(admitted, pairs.folder)
+    return {"rows": [bench.scores(images, requests)]} | tries(tried, judge)
+
+
+def bank_text(result: Row) -> str:
+    """Admission in sentences."""
+    alignment = result["alignment"]
+    share = alignment["admitted"] / alignment["real"]
+    reached = "reached" if share >= ALIGNED else "not reached"
+    return (
+        f"Tried {result['tried']} images, admitted {result['admitted']}, for {result['masks']} masks; "
+        f"rejected for: {reasons_text(result['reasons'])}. Alignment of all tried "
+        f"{alignment['tried']:.3f}, of the admitted {alignment['admitted']:.3f}: {share:.2f} of what the "
+        f"judge reaches on real images (asked for: {ALIGNED:g}, {reached}); against the masks of other "
+        f"patients it reaches {alignment['chance']:.3f} there. Admitted images were chosen by the judge that "
+        "scores them here; all tried are the fairer figure."
+    )
+
+
 # --- what is written -------------------------------------------------------------------------------------
 
 WAYS = {"mcpmix": "mcpmix", "plain": "diffusers, image by image"}
@@ -354,6 +386,8 @@ def markdown(part: str, result: Row) -> str:
         )
     if part == "swap":
         text = f"{text} {swap_text(result)}"
+    if part == "bank":
+        text = f"{text} {bank_text(result)}"
     return f"{text}\n\n{table(rows)}\n\nWritten by `python benchmarks/synthesis.py {part}`."
 
 
@@ -380,6 +414,7 @@ PARTS: dict[str, Callable[[Bench, int], Row]] = {
     "strength": strength,
     "condition": condition,
     "swap": swap,
+    "bank": bank,
 }
 
 
