@@ -39,8 +39,7 @@ from mcpmix.core.artifacts import Artifact
 from mcpmix.core.config import Config, load_config
 from mcpmix.core.progress import Progress
 from mcpmix.data.arrays import load_arrays
-from mcpmix.data.conditions import condition as join_channels
-from mcpmix.data.conditions import read_depths
+from mcpmix.data.conditions import read_depths, swapped_conditions
 from mcpmix.data.index import DatasetIndex
 from mcpmix.models.features import load_features
 from mcpmix.models.sources import resolve
@@ -253,7 +252,8 @@ def condition(bench: Bench, replicas: int) -> Row:
 def swap(bench: Bench, replicas: int) -> Row:
     """The same seeds, prompts and depths under a frame's own mask and under that of another one.
 
-    A depth map shows the lesion too, and contradicts a swapped mask; so the same is done without depth.
+    A depth map shows the lesion too, and contradicts a swapped mask. So depth is the same for both, filled
+    under both masks if the generator was trained with filled depth; and all is done once more without depth.
     """
     use = bench.config.finetune.condition
     if use == "depth":
@@ -277,11 +277,12 @@ def swapped(bench: Bench, requests: Sequence[Request], partners: np.ndarray, cha
     masks, sources = bench.train.masks, [request.index for request in requests]
     depths = torch.from_numpy(read_depths(bench.depth.folder, bench.train.ids))
     given = {"own": masks, "other": masks[partners]}
+    both = (torch.from_numpy(part).float() for part in given.values())
+    conditions = swapped_conditions(*both, depths, channels, bench.config.finetune.depth_under_mask)
     images = {}
-    for name, shown in given.items():
+    for name, shown in zip(given, conditions, strict=True):
         maker = copy.copy(bench.maker())
-        under_mask = bench.config.finetune.depth_under_mask
-        maker.conditions = join_channels(torch.from_numpy(shown).float(), depths, channels, under_mask)
+        maker.conditions = shown
         images[name] = bench.draw(maker, requests, f"{MASKS[name]}, {CONDITIONS[channels]}")
     groups = [bench.groups[place] for place in sources]
     rows = []

@@ -67,7 +67,8 @@ class Training:
         steps: optimiser steps of each network.
         autoencoder_steps: those of the autoencoder, if they differ; 0 keeps that of `start`.
         decoder_steps: those in which its decoder is sharpened, if they differ; 0: it is not.
-        start: "embedded", a pipeline folder or a hub id to go on from; None: from scratch.
+        start: "embedded", a pipeline folder or a hub id to go on from, or that a ControlNet is to steer;
+            None: from scratch, and the base in the folder.
         size: side in pixels of the images.
         learning_rate: of the base.
         batch_size: of the base.
@@ -133,6 +134,9 @@ def build_weights(
             _list_images(folder / _RESULTS["base"], corpus, training)
         plan = BuildPlan(steps, start, training.learning_rate, training.batch_size)
         for name in parts:
+            if name == "control":
+                base = resolve(training.start, "pipeline") if training.start else folder / _RESULTS["base"]
+                _claim(folder, {"base of control": folder_digest(base)})
             build(name, corpus, folder, plan, progress)
     return [folder / _RESULTS[name] for name in parts]
 
@@ -169,6 +173,9 @@ def _refuse_contradictions(
         problems.append("--start is a pipeline: only autoencoder, base and control take one.")
     if training.start is None and training.autoencoder_steps == 0:
         problems.append("--autoencoder-steps 0 keeps the autoencoder of --start; there is none.")
+    given = {"--learning-rate": training.learning_rate, "--batch-size": training.batch_size}
+    if "base" not in parts and (names := [name for name, value in given.items() if value is not None]):
+        problems.append(f"{' and '.join(names)}: of the base, which is not built here.")
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -275,8 +282,6 @@ def _identity(
         identity["batch size"] = training.batch_size or "default"
     if "control" in parts:
         identity["control steps"] = steps.control
-        start = training.start and folder_digest(resolve(training.start, "pipeline"))
-        identity["base of control"] = start or "built here"
     return identity
 
 

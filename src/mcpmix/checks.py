@@ -30,6 +30,7 @@ from mcpmix.data.index import DatasetIndex
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.data.splits import require_lesions
 from mcpmix.data.transforms import as_images
+from mcpmix.models.control import require_fit
 from mcpmix.models.features import load_features
 from mcpmix.models.segmenters import build_segmenter
 from mcpmix.models.sources import EMBEDDED, licence_of, resolve
@@ -255,7 +256,7 @@ def _weights(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "depth", partial(_examine_folder, "depth.model", depth, "depth", ("config.json",))
         yield "generator", partial(_examine_folder, "generator.base", base, "pipeline", _PIPELINE_PARTS)
         if (start := config.finetune.start) is not None:
-            yield "control", partial(_examine_folder, "finetune.start", start, "control", ("config.json",))
+            yield "control", partial(_examine_control, start, base)
         yield "optimiser", partial(_examine_optimiser, config.finetune.optimiser)
     if config.editor.model is not None and any(takes_edits(config, arm) for arm in config.train.arms):
         yield (
@@ -274,6 +275,19 @@ def _examine_folder(setting: str, source: str, part: str, contents: tuple[str, .
             f"{setting}: {folder} is no complete {part}: {', '.join(missing)} missing. Get it again, or give "
             "another source."
         )
+    return f"{source}; licence: {licence_of(source)}"
+
+
+def _examine_control(source: str, base: str) -> str:
+    folder = _resolve("finetune.start", source, "control")
+    try:
+        unet = json.loads((resolve(base, "pipeline") / "unet" / "config.json").read_text(encoding="utf-8"))
+    except (ModelError, OSError, ValueError):
+        return f"{source}; whether it fits is not known without its base"  # which is a problem of its own
+    try:
+        require_fit(folder, unet)
+    except ModelError as error:
+        raise ModelError(f"finetune.start: {error}") from error
     return f"{source}; licence: {licence_of(source)}"
 
 

@@ -59,7 +59,7 @@ _MAIN_FIELDS: dict[str, Any] = {
     },
     "depth": {"model": None},
     "generator": {"base": None, "prompt": {"template": None, "position": None, "target": None}},
-    "finetune": {"steps": None, "batch_size": None},
+    "finetune": {"start": None, "steps": None, "batch_size": None},
     "synthesis": {"replicas": None, "steps": None, "source": None},
     "segmenter": {"name": None, "variant": None, "weights": None},
     "train": {"arms": None, "seeds": None, "epochs": None, "batch_size": None, "learning_rate": None},

@@ -142,6 +142,7 @@ def test_stage_two_runs_from_it_offline_and_without_sockets(base, random_models,
         "depth": {"model": str(random_models / "depth")},
         "generator": {"base": str(base)},
         "finetune": {
+            "start": None,
             "steps": 3,
             "batch_size": 1,
             "warmup_steps": 1,

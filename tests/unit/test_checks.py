@@ -125,3 +125,14 @@ def test_memory_of_a_network_that_needs_numbers_is_unknown(tmp_path, monkeypatch
     monkeypatch.setattr("mcpmix.stages._memory.build_segmenter", lambda *_: Peeking(3, 1, 1))
     facts = check(phantom_config(tmp_path)).facts
     assert facts["train"].startswith("memory unknown: a step without numbers failed")
+
+
+def test_a_start_that_does_not_fit_is_told_before_anything_runs(tmp_path, random_models):
+    paired = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}")
+    assert check(phantom_config(tmp_path, *paired)).facts["control"].startswith("embedded; licence")
+    missing = check(phantom_config(tmp_path, *paired, "finetune.start=/nowhere")).problems
+    assert ["finetune.start: " in str(problem) for problem in missing] == [True]
+    foreign = f"finetune.start={random_models / 'pipeline' / 'unet'}"
+    (problem,) = check(phantom_config(tmp_path, *paired, foreign)).problems
+    assert "finetune.start: " in str(problem)
+    assert "no ControlNet but a network of class UNet2DConditionModel" in str(problem)

@@ -37,7 +37,7 @@ def read_depths(folder: Path, ids: Sequence[str]) -> np.ndarray:
     return np.stack([read_depth(folder / f"{name}.png") for name in ids])
 
 
-def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str = "keep") -> Tensor:
+def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tensor:
     """B,2,H,W condition image of a ControlNet: mask and depth.
 
     Args:
@@ -54,6 +54,26 @@ def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str = "keep")
     elif use == "depth":
         masks = torch.zeros_like(masks)
     return torch.stack([masks, depths], dim=1)
+
+
+def swapped_conditions(
+    own: Tensor, other: Tensor, depths: Tensor, use: str, under_mask: str
+) -> tuple[Tensor, Tensor]:
+    """Two conditions B,2,H,W that differ in the mask alone: where depth is filled, it is so under both masks.
+
+    Filled under one mask each, depths would differ just where the masks do, and a generator that sees nothing
+    but depth would seem to follow the mask.
+
+    Args:
+        own: B,H,W masks of one.
+        other: those of the other.
+        depths: B,H,W, the same for both.
+        use: as `condition`.
+        under_mask: as `condition`.
+    """
+    if under_mask == "fill" and use != "depth":
+        depths = fill_depth(depths, torch.maximum(own, other))
+    return condition(own, depths, use, "keep"), condition(other, depths, use, "keep")
 
 
 def fill_depth(depths: Tensor, masks: Tensor) -> Tensor:

@@ -1,15 +1,19 @@
 """ControlNets: where they start from, and how they are read."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from diffusers import ControlNetModel
 from torch import nn
 
 from mcpmix.core.errors import ModelError, bullet_list
-from mcpmix.models.diffusion import DiffusionBase
+from mcpmix.models.diffusion import DECODER_FILE, DiffusionBase
+
+# What a ControlNet has in common with the UNet whose encoder it began as.
+_SHARED = ("in_channels", "block_out_channels", "down_block_types", "layers_per_block", "cross_attention_dim")
 
 
 def load_control(folder: Path) -> ControlNetModel:
@@ -54,37 +58,64 @@ def control_from_start(base: DiffusionBase, folder: Path) -> ControlNetModel:
         folder: of the ControlNet, in diffusers' layout.
 
     Raises:
-        ModelError: it does not fit the base, or takes another kind of condition.
+        ModelError: it does not fit the base, takes another kind of condition, or comes with a decoder.
     """
-    control: ControlNetModel = load_control(folder)
+    require_fit(folder, base.unet.config, base.latent_factor)
+    if (folder / DECODER_FILE).exists():
+        raise ModelError(
+            f"{folder} holds a ControlNet with an unlocked decoder ({DECODER_FILE}), which it would lose as "
+            "a start. Take one that was trained without, or delete that file if this is wanted."
+        )
+    control = load_control(folder)
+    control.register_to_config(_name_or_path="")  # a path of this machine, which may name people
+    if control.config["conditioning_channels"] == 3:
+        _take_mask_and_depth(control)
+    return control.train().requires_grad_(True)
+
+
+def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None = None) -> None:
+    """Refuse a ControlNet, by its configuration file, that is not made for a base with this UNet.
+
+    Args:
+        folder: of the ControlNet.
+        unet: configuration of the base's UNet.
+        latent_factor: side of an image over the side of its latents; None: not compared.
+
+    Raises:
+        ModelError: with all differences.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
+    kind = config.get("_class_name")
+    if kind != ControlNetModel.__name__:
+        raise ModelError(f"{folder} holds no ControlNet but a network of class {kind}.")
     differences = [
-        f"{name}: {control.config[name]} there, {base.unet.config[name]} in the base"
-        for name in ("in_channels", "block_out_channels", "layers_per_block", "cross_attention_dim")
-        if _listed(control.config[name]) != _listed(base.unet.config[name])
+        f"{name}: {_listed(config.get(name))} there, {_listed(unet[name])} in the base"
+        for name in _SHARED
+        if _listed(config.get(name)) != _listed(unet[name])
     ]
+    factor = 2 ** (len(config["conditioning_embedding_out_channels"]) - 1)
+    if latent_factor is not None and factor != latent_factor:
+        differences.append(f"down-sampling of the condition: {factor} there, {latent_factor} in the base")
+    if (channels := config["conditioning_channels"]) not in (2, 3):
+        differences.append(
+            f"channels of the condition: {channels} there; expected 2 (mask, depth) or 3 (depth in grey)"
+        )
     if differences:
         raise ModelError(
             bullet_list(f"The ControlNet {folder} is not made for this base:", differences)
             + "\nSet finetune.start to one that is, or to null for a copy of the base's encoder."
         )
-    _take_mask_and_depth(control, folder)
-    return control.train().requires_grad_(True)
 
 
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _take_mask_and_depth(control: ControlNetModel, folder: Path) -> None:
-    """Let a ControlNet take two channels, if it does not."""
-    channels = control.config["conditioning_channels"]
-    if channels == 2:
-        return
-    if channels != 3:
-        raise ModelError(
-            f"The ControlNet {folder} takes a condition of {channels} channels; expected 2 (mask, depth) or "
-            "3 (a grey image of depth)."
-        )
+def _take_mask_and_depth(control: ControlNetModel) -> None:
+    """Let a ControlNet for grey images in three channels take mask and depth."""
     first = control.controlnet_cond_embedding.conv_in
     weight = first.weight.detach().sum(dim=1)
     replaced = nn.Conv2d(2, first.out_channels, first.kernel_size, padding=first.padding)

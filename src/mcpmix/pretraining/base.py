@@ -1,5 +1,6 @@
 """Trains the embedded denoiser and text encoder on the latents of a corpus, and writes the whole pipeline."""
 
+import hashlib
 from pathlib import Path
 from typing import cast
 
@@ -76,7 +77,7 @@ def train_base(
     texts = training_texts(corpus, prompts[0])
     known = [*prompts, *(text for kind in texts for text in kind)]
     base = _start_from(start, vae) if start else _untrained(corpus, vae, known, folder / "tokenizer")
-    latents = latent_cache(vae, corpus, folder / "latents.npy", progress)
+    latents = latent_cache(vae, corpus, folder, progress)
     tokens = torch.stack([tokenise(base.tokenizer, kind) for kind in texts])
     empty = tokenise(base.tokenizer, [""])[0]
     schedule = noise_schedule(base.scheduler)
@@ -160,6 +161,14 @@ def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> N
     save_base(copied, folder)
 
 
+def _encoder_digest(vae: Autoencoder) -> str:
+    """SHA-256 of what latents depend on: the encoder and the scale. The decoder may be sharpened later."""
+    digest = hashlib.sha256(str(vae.config.scaling_factor).encode())
+    for name, value in sorted(vae.encoder.state_dict().items()):
+        digest.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def view_count(images: int) -> int:
     """Views of each image that are trained on: few images get more, so that none is learnt by heart."""
     return min(max(_VIEWED_IMAGES // images, 2), _MOST_VIEWS)
@@ -189,8 +198,9 @@ def _crop(image: Tensor, number: int, place: int) -> Tensor:
     return whole.flip(flips)
 
 
-def latent_cache(vae: Autoencoder, corpus: Corpus, path: Path, progress: Progress = SILENT) -> np.ndarray:
-    """Latents of all views of all images, V,N,C,h,w float16, computed once."""
+def latent_cache(vae: Autoencoder, corpus: Corpus, folder: Path, progress: Progress = SILENT) -> np.ndarray:
+    """Latents of all views of all images, V,N,C,h,w float16, computed once for each encoder."""
+    path = folder / f"latents-{_encoder_digest(vae)[:12]}.npy"
     if path.exists():
         return cast(np.ndarray, np.load(path))
     count = view_count(len(corpus))
@@ -203,6 +213,8 @@ def latent_cache(vae: Autoencoder, corpus: Corpus, path: Path, progress: Progres
                 seen = view(images, number, start)
                 latents.append(encode_images(vae, seen).to(torch.float16).numpy())
             advance(len(images))
+    for old in folder.glob("latents-*.npy"):  # of an encoder that was trained further
+        old.unlink()
     stacked = np.stack([np.concatenate(part) for part in parts])
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

@@ -27,7 +27,7 @@ from mcpmix.pretraining.regions import raised_region
 
 _CLEAR = 0.004  # rise of a region that is trained with
 _LEFT_OUT = 0.1  # share of masks, of depths and of texts
-_LESION_WEIGHT = 30.0  # with 8, as in the fine-tuning, nothing was under the mask after a thousand steps
+_LESION_WEIGHT = 30.0  # with 8, nothing was under the mask after a thousand steps
 _MIRRORED = 2  # the first two views of the latents are the images and their mirror images
 
 
@@ -95,7 +95,7 @@ class _Examples:
         self.base = base
         self.depth = corpus.depth
         self.texts = training_texts(corpus, prompt)
-        self.latents = latent_cache(base.vae, corpus, folder / "latents.npy", progress)
+        self.latents = latent_cache(base.vae, corpus, folder, progress)
         self.masks = raised_regions(corpus.depth, folder / "regions.npy", progress)
         self.usable = np.flatnonzero(self.masks.any(axis=(1, 2)))
         if not len(self.usable):

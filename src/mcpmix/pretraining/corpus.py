@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mcpmix.core.artifacts import digest_of, file_digest, write_json
-from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.errors import DataError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import phantom
 from mcpmix.data.phantom_set import PRETRAINING_SEED
@@ -20,6 +20,7 @@ from mcpmix.data.sample import pixel_digest, read_image, resize_image
 from mcpmix.data.seen import SEEN, SeenImage, look_of, read_seen
 
 FRAMES_PER_PATIENT = 4
+_CAPTIONS = "captions.json"  # of a phantom
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,14 @@ class Corpus:
 
 
 def phantom_corpus(folder: Path, count: int, size: int, progress: Progress = SILENT) -> Corpus:
-    """Render `count` phantom frames into `folder`, or open them if they are there already."""
-    texts = folder / "captions.json"
+    """Render `count` phantom frames into `folder`, or open them if they are there already.
+
+    Raises:
+        StorageError: the folder holds own images.
+    """
+    texts = folder / _CAPTIONS
+    if (folder / SEEN).exists():
+        raise StorageError(f"{folder} holds own images, not phantom frames. Choose another --out.")
     if not texts.exists():
         folder.mkdir(parents=True, exist_ok=True)
         images = _create(folder / "images.npy", (count, size, size, 3), np.uint8)
@@ -88,8 +95,11 @@ def image_corpus(
 
     Raises:
         DataError: with every image that cannot be read.
+        StorageError: the folder holds phantom frames.
     """
     marker = folder / SEEN
+    if (folder / _CAPTIONS).exists():
+        raise StorageError(f"{folder} holds phantom frames, not own images. Choose another --out.")
     identity = digest_of([size, *(file_digest(path) for path in paths)])
     before = json.loads(marker.read_text(encoding="utf-8")) if marker.exists() else {}
     if before.get("digest") != identity or "images" not in before:

@@ -51,7 +51,8 @@ class BuildPlan:
 
     Attributes:
         steps: optimiser steps.
-        start: pipeline that autoencoder and base start from; None: from scratch.
+        start: pipeline that autoencoder and base start from, and that a ControlNet steers; None: from
+            scratch, and the base that was built.
         learning_rate: of the base; None: the published one.
         batch_size: images per step of the base; None: the published one.
     """

@@ -135,6 +135,8 @@ def _licences(config: Config, arm: str) -> Iterator[str]:
     yield "| segmenter | none: from scratch | – |" if start is None else _licence("segmenter", start)
     if strategy_needs_pairs(arm):
         yield _licence("generator of the counterparts", config.generator.base)
+        if config.finetune.start is not None:
+            yield _licence("start of the generator's ControlNet", config.finetune.start)
         yield _licence("depth, a condition of the generator", config.depth.model)
         yield _licence("features of RLA", config.rla.features)
     yield ""

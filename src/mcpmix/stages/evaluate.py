@@ -103,6 +103,8 @@ def require_unseen(config: Config, dataset: Artifact, *, with_generator: bool) -
     seen = {"the segmenter": trained}
     if with_generator:
         seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
+        if config.finetune.start is not None:
+            seen["the generator's start"] = read_seen(resolve(config.finetune.start, "control"))
     _leaks(config, dataset, index.part("test"), seen)
 
 

@@ -47,7 +47,7 @@ class CounterpartMaker:
         depths: np.ndarray,
         *,
         use: str,
-        under_mask: str = "keep",
+        under_mask: str,
         prompt: str,
         appearance: Sequence[str],
         settings: SamplingSettings,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from mcpmix.core.errors import TrainingError
+from mcpmix.core.errors import StorageError, TrainingError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.training.checkpoint import load_state, save_state
 
@@ -86,10 +86,19 @@ def run_steps(
 
 
 def restore(state: Mapping[str, Stateful], checkpoint: Path) -> int:
-    """Load the checkpoint into `state` if there is one; returns the number of finished steps."""
+    """Load the checkpoint into `state` if there is one; returns the number of finished steps.
+
+    Raises:
+        StorageError: it lacks a part, as one of another version may.
+    """
     if not checkpoint.exists():
         return 0
     saved = load_state(checkpoint)
+    if missing := state.keys() - saved["state"].keys():
+        raise StorageError(
+            f"{checkpoint} lacks {', '.join(sorted(missing))}: another version wrote it. Delete it to begin "
+            "again."
+        )
     for name, part in state.items():
         part.load_state_dict(saved["state"][name])
     return int(saved["steps"])

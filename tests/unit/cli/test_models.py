@@ -79,6 +79,20 @@ def test_control_is_built_for_a_base_and_goes_on(mcpmix, random_models, tmp_path
     done = mcpmix(*arguments, "--steps", 2, "--size", 64)
     assert done.code == 5
     assert "control steps: 1 there, 2 now" in done.err
+    done = mcpmix("models", "build", "control", "--steps", 1, "--batch-size", 2, "--out", tmp_path / "w")
+    assert done.code == 2
+    assert "--batch-size: of the base, which is not built here" in done.err
+
+
+def test_phantom_frames_and_own_images_do_not_share_a_folder(mcpmix, photographs, tmp_path):
+    own = ("models", "build", "autoencoder", "--images", photographs, "--size", 32, "--steps", 1)
+    phantom = ("models", "build", "features", "--steps", 2, "--corpus", 32, "--size", 32)
+    for number, (first, second, held) in enumerate(((own, phantom, "own images"), (phantom, own, "phantom"))):
+        out = tmp_path / str(number)
+        assert mcpmix(*first, "--out", out).code == 0
+        done = mcpmix(*second, "--out", out)
+        assert done.code == 5
+        assert f"holds {held}" in done.err
 
 
 @pytest.fixture

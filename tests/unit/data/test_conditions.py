@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mcpmix.data.conditions import condition, fill_depth
+from mcpmix.data.conditions import condition, fill_depth, swapped_conditions
 
 
 def slope_with_bump(size=64):
@@ -17,7 +17,7 @@ def slope_with_bump(size=64):
 @pytest.mark.parametrize(("use", "seen"), [("both", (1, 1)), ("mask", (1, 0)), ("depth", (0, 1))])
 def test_channels_that_are_not_used_are_zero(use, seen):
     masks, depths = torch.ones(2, 4, 4), torch.full((2, 4, 4), 0.5)
-    shown = condition(masks, depths, use)
+    shown = condition(masks, depths, use, "keep")
     assert shown.shape == (2, 2, 4, 4)
     assert torch.equal(shown[:, 0], masks * seen[0])
     assert torch.equal(shown[:, 1], depths * seen[1])
@@ -57,3 +57,16 @@ def test_all_sizes_empty_masks_and_full_ones(size):
     assert torch.equal(fill_depth(depth, torch.zeros_like(depth)), depth)
     nothing = fill_depth(depth, torch.ones_like(depth))  # no surroundings to go on from
     assert nothing.abs().max() == 0
+
+
+@pytest.mark.parametrize("way", ["keep", "fill"])
+@pytest.mark.parametrize("use", ["both", "mask", "depth"])
+def test_swapped_conditions_differ_in_the_mask_alone(use, way):
+    wall, mask, depth = slope_with_bump()
+    elsewhere = mask.roll(20, dims=-2)
+    own, other = swapped_conditions(mask, elsewhere, depth, use, way)
+    assert torch.equal(own[:, 1], other[:, 1])  # nothing to read off the depth
+    assert torch.equal(own[:, 0], mask if use != "depth" else torch.zeros_like(mask))
+    assert torch.equal(other[:, 0], elsewhere if use != "depth" else torch.zeros_like(mask))
+    if (use, way) == ("both", "fill"):
+        assert (own[:, 1] - wall).abs().max() < 0.03

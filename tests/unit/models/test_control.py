@@ -5,7 +5,7 @@ import torch
 
 from mcpmix.core.errors import ModelError
 from mcpmix.models.control import control_from_base, control_from_start
-from mcpmix.models.diffusion import embed_prompts, load_base
+from mcpmix.models.diffusion import decoder_of, embed_prompts, load_base, save_decoder
 
 
 @pytest.fixture(scope="module")
@@ -55,26 +55,47 @@ def test_a_control_for_grey_images_answers_to_depth_as_before_and_learns_the_mas
     assert weight.grad[:, 0].abs().max() > 0  # the mask's weights are zero, and do not stay so
 
 
+def test_a_start_forgets_where_it_came_from(base, tmp_path):
+    awake(base, 2).save_pretrained(tmp_path / "private-name")
+    control_from_start(base, tmp_path / "private-name").save_pretrained(tmp_path / "result")
+    assert "private-name" not in (tmp_path / "result" / "config.json").read_text()
+
+
 def test_other_conditions_are_refused(base, tmp_path):
     awake(base, 4).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"a condition of 4 channels; expected 2 \(mask, depth\) or 3"):
+    with pytest.raises(ModelError, match=r"4 there; expected 2 \(mask, depth\) or 3 \(depth in grey\)"):
         control_from_start(base, tmp_path)
 
 
 def test_a_control_for_another_base_is_refused_with_all_differences(base, tmp_path):
-    control = awake(base, 2)
-    control.register_to_config(block_out_channels=(32, 64), cross_attention_dim=48)
-    control.save_config(tmp_path)
-    small = type(control).from_config(
-        {**control.config, "block_out_channels": (32, 64), "cross_attention_dim": 48}
-        | {"down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D")}
+    small = type(awake(base, 2)).from_config(
+        {
+            **awake(base, 2).config,
+            "block_out_channels": (32, 64),
+            "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+            "cross_attention_dim": 48,
+            "conditioning_embedding_out_channels": (4, 8, 8),
+        }
     )
     small.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="is not made for this base") as caught:
         control_from_start(base, tmp_path)
     assert "block_out_channels: [32, 64] there" in str(caught.value)
     assert "cross_attention_dim: 48 there, 96 in the base" in str(caught.value)
+    assert "down-sampling of the condition: 4 there, 8 in the base" in str(caught.value)
     assert "finetune.start" in str(caught.value)
+
+
+def test_another_network_is_named(base, random_models):
+    with pytest.raises(ModelError, match="no ControlNet but a network of class UNet2DConditionModel"):
+        control_from_start(base, random_models / "pipeline" / "unet")
+
+
+def test_a_start_with_an_unlocked_decoder_is_refused(base, tmp_path):
+    awake(base, 2).save_pretrained(tmp_path)
+    save_decoder(decoder_of(base.unet), tmp_path)
+    with pytest.raises(ModelError, match="unlocked decoder"):
+        control_from_start(base, tmp_path)
 
 
 def test_a_missing_folder_is_named(base, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mcpmix.core.errors import DataError
+from mcpmix.data.conditions import condition
 from mcpmix.models.control import load_control
 from mcpmix.models.diffusion import load_base
 from mcpmix.pretraining import control, fitting
@@ -71,7 +72,7 @@ def test_a_stopped_training_goes_on_to_the_same_weights(corpus, base, tmp_path, 
 @pytest.mark.usefixtures("all_are_clear")
 def test_a_batch_shows_masks_filled_depth_and_latents_of_the_same_images(corpus, base, tmp_path):
     examples = control._Examples(corpus, base, "A polyp.", tmp_path, control.SILENT)
-    mirrored = set()
+    mirrored, kept, dropped = set(), np.zeros(2, int), np.zeros(2, int)
     for index in range(8):
         batch = examples.batch(index, 3, 1000)
         rng = control.numpy_rng("control batch", index)
@@ -80,8 +81,16 @@ def test_a_batch_shows_masks_filled_depth_and_latents_of_the_same_images(corpus,
         masks = torch.from_numpy(examples.masks[chosen]).float()
         assert torch.equal(batch.masks, masks.flip(-1) if view else masks)
         assert torch.equal(batch.clean, torch.from_numpy(examples.latents[view, chosen]).float())
-        kept = batch.shown[:, 0].flatten(1).any(dim=1)
-        assert torch.equal(batch.shown[kept, 0], batch.masks[kept])
+        depths = torch.from_numpy(np.asarray(corpus.depth[chosen])).float()
+        whole = condition(masks, depths, "both", "fill")
+        whole = whole.flip(-1) if view else whole
+        for row, shown in zip(whole, batch.shown, strict=True):
+            for channel in range(2):
+                kept[channel] += torch.equal(shown[channel], row[channel])
+                dropped[channel] += not shown[channel].any()
+    assert (kept + dropped == 8 * 3).all()  # as it is, or blank
+    assert (kept > dropped).all()
+    assert (dropped > 0).any()
     assert mirrored == {0, 1}
 
 

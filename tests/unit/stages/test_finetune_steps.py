@@ -11,12 +11,16 @@ import torch
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.runtime import Runtime
+from mcpmix.data.arrays import load_arrays
+from mcpmix.data.conditions import read_depths
+from mcpmix.data.index import DatasetIndex
 from mcpmix.models.diffusion import load_base, lower_frozen
 from mcpmix.models.sources import folder_digest
 from mcpmix.pipeline import Pipeline
 from mcpmix.stages import finetune
-from mcpmix.stages.finetune.examples import TrainingSet, draw
+from mcpmix.stages.finetune.examples import TrainingSet, draw, prepare
 from mcpmix.stages.finetune.trainer import Trainer, build_networks
+from mcpmix.synthesis.counterparts import build_maker
 from mcpmix.training.processes import Processes
 
 CPU = torch.device("cpu")
@@ -227,3 +231,15 @@ def test_a_start_is_where_training_starts_from_and_part_of_its_key(steps, base, 
     (place / "config.json").write_text((place / "config.json").read_text() + "\n")
     folder_digest.cache_clear()
     assert finetune.key(config, *stages).settings["start"] != before.settings["start"]
+
+
+@pytest.mark.parametrize("way", ["keep", "fill"])
+def test_training_and_synthesis_show_the_same_depth(base, make_config, tmp_path, way):
+    config = make_config(tmp_path, f"finetune.depth_under_mask={way}")
+    pipeline = Pipeline(config, SILENT)
+    arrays = load_arrays(DatasetIndex.read(pipeline.dataset / "index.json").part("train"), config.data.size)
+    depths = read_depths(pipeline.depth.folder, arrays.ids)
+    trained = prepare(base, arrays, depths, config).conditions
+    made = build_maker(config, pipeline.generator / "controlnet", arrays, depths, CPU).conditions
+    assert torch.equal(trained, made)
+    assert torch.equal(trained[:, 1], torch.from_numpy(depths)) == (way == "keep")

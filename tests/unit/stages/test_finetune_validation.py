@@ -61,11 +61,13 @@ def test_each_validation_leaves_a_row_and_a_grid(validated):
             assert grid.size == (5 * 64, 2 * 64)
 
 
-def test_a_batch_holds_each_sample_at_the_middle_of_each_bucket(make_config, tmp_path):
+@pytest.mark.parametrize("way", ["keep", "fill"])
+def test_a_batch_holds_each_sample_at_the_middle_of_each_bucket(make_config, tmp_path, way):
     class Networks:
         schedule = NoiseSchedule(torch.linspace(0.9, 0.1, 1000), "epsilon")
 
-    config = make_config(tmp_path, "finetune.validation.every=1", "finetune.validation.buckets=4")
+    validated = ("finetune.validation.every=1", "finetune.validation.buckets=4")
+    config = make_config(tmp_path, *validated, f"finetune.depth_under_mask={way}")
     masks = torch.eye(8).expand(3, 8, 8)
     held_out = HeldOut(("a", "b", "c"), None, torch.arange(3.0).view(3, 1, 1, 1), masks, 0.5 * masks)
     validator = Validator(Networks, held_out, torch.ones(1, 2, 5), config, tmp_path, None)
@@ -74,7 +76,8 @@ def test_a_batch_holds_each_sample_at_the_middle_of_each_bucket(make_config, tmp
     assert whole.t.tolist() == [125, 375, 625, 875] * 3
     assert whole.clean.flatten().tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
     assert len(set(whole.noise.flatten().tolist())) == 12
-    assert torch.equal(whole.shown[0], torch.stack([masks[0], 0.5 * masks[0]]))
+    assert torch.equal(whole.shown[0, 0], masks[0])
+    assert torch.equal(whole.shown[0, 1], 0.5 * masks[0]) == (way == "keep")
     assert torch.equal(part.noise[0], whole.noise[6])  # whatever batch it is in
     assert part.text.shape == (1, 2, 5)
 

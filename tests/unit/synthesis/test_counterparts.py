@@ -25,6 +25,7 @@ def make_maker(models, appearance=()):
         arrays,
         rng.random((3, SIZE, SIZE), dtype=np.float32),
         use="both",
+        under_mask="keep",
         prompt="a polyp.",
         appearance=appearance,
         settings=SamplingSettings(steps=1, guidance=1.0),

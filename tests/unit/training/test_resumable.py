@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from mcpmix.core.errors import ModelError, TrainingError
+from mcpmix.core.errors import ModelError, StorageError, TrainingError
 from mcpmix.core.seeding import torch_rng
-from mcpmix.training.checkpoint import load_state
+from mcpmix.training.checkpoint import load_state, save_state
 from mcpmix.training.resumable import restore, run_steps
 
 
@@ -229,3 +229,10 @@ def test_one_who_does_not_write_reads_and_steps(tmp_path):
     assert reader.saved == []
     assert reader.resumed == [12]
     assert reader.checkpoint.read_bytes() == before
+
+
+def test_a_checkpoint_of_another_version_is_named_with_what_it_lacks(tmp_path):
+    path = tmp_path / "checkpoint"
+    save_state(path, {"steps": 1, "state": {"model": {}}})
+    with pytest.raises(StorageError, match="lacks average, rates: another version wrote it"):
+        restore(dict.fromkeys(["model", "rates", "average"]), path)

@@ -115,7 +115,8 @@ class FinetuneConfig(Section):
     """How much more an error under the mask counts. Lesions are a small part of an image: with few steps a
     generator learns everything else first."""
     embedding_channels: tuple[PositiveInt, ...] = (16, 32, 96, 256)
-    """Widths of the condition embedding; the last four make the eightfold down-sampling."""
+    """Widths of the condition embedding; the last four make the eightfold down-sampling. A `start` has its
+    own."""
     augment: bool = True
     """Paired flips and quarter turns of image, mask and depth."""
     colour: float = Field(default=0.0, ge=0, le=1)

@@ -19,7 +19,7 @@ from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import Arrays, cache_of, load_arrays
 from mcpmix.data.conditions import read_depths
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.seen import images_of, write_seen
+from mcpmix.data.seen import images_of, read_seen, write_seen
 from mcpmix.models.depth import DepthNetwork
 from mcpmix.models.diffusion import load_base
 from mcpmix.models.sources import folder_digest, resolve
@@ -117,7 +117,7 @@ def run(
         train(trainer, space.folder, progress, validator)
         if processes.leads:
             facts = _save_result(material, config, space.folder)
-            write_seen(space.folder, images_of(index.part("train")))
+            _list_images(config, index, space.folder)
             images = sorted(record.image_sha256 for record in index.part("train"))
             done = space.finish(steps=config.finetune.steps, images=images, **facts)
             (done / CHECKPOINT).unlink()  # last: a kill before this costs nothing
@@ -181,6 +181,14 @@ def _validator(
     text = material.examples.text[1:]
     score = None if judge is None else judged_by(load_judge(judge.folder, runtime.device))
     return Validator(material.networks, material.held_out, text, config, folder, runtime, score)
+
+
+def _list_images(config: Config, index: DatasetIndex, folder: Path) -> None:
+    """Write which images the ControlNet has seen, also in its start; into its folder too: it may be one."""
+    before = [] if config.finetune.start is None else read_seen(resolve(config.finetune.start, "control"))
+    images = {image.sha256: image for image in (*before, *images_of(index.part("train")))}
+    for place in (folder, folder / USED):
+        write_seen(place, list(images.values()))
 
 
 def _save_result(material: _Material, config: Config, folder: Path) -> dict[str, Any]:

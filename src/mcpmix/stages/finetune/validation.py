@@ -21,7 +21,7 @@ from mcpmix.core.runtime import Runtime
 from mcpmix.core.seeding import seed_for, torch_rng
 from mcpmix.core.tracking import JsonLines
 from mcpmix.data.arrays import Arrays
-from mcpmix.data.conditions import condition
+from mcpmix.data.conditions import condition, swapped_conditions
 from mcpmix.data.images import write_png
 from mcpmix.data.transforms import as_images
 from mcpmix.models.denoising import Batch, denoising_error
@@ -165,7 +165,8 @@ class Validator:
         """Row r is sample r // buckets at the middle of bucket r % buckets, with noise of its own."""
         data, buckets = self.held_out, self.settings.buckets
         sample, bucket = rows // buckets, rows % buckets
-        shown = self._shown(data.masks)
+        tuned = self.config.finetune
+        shown = condition(data.masks, data.depths, tuned.condition, tuned.depth_under_mask)
         noise = [
             torch.randn(
                 data.latents.shape[1:],
@@ -182,11 +183,6 @@ class Validator:
             text=self.text.expand(len(rows), -1, -1),
         )
 
-    def _shown(self, masks: Tensor) -> Tensor:
-        """N,2,S,S: the samples' depths with these masks, as the ControlNet is trained to see them."""
-        tuned = self.config.finetune
-        return condition(masks, self.held_out.depths, tuned.condition, tuned.depth_under_mask)
-
     def _images(self) -> tuple[Tensor, Tensor]:
         """N,3,S,S images under their own masks, and under those of others with the same seeds and depths.
 
@@ -197,9 +193,10 @@ class Validator:
         generator = Generator(base, self.networks.averaged_control)
         data, size = self.held_out, self.config.finetune.batch_size
         seeds = [seed_for("validation", self.config.seed, name) for name in data.ids]
-        made = []
-        for masks in (data.masks, data.other_masks):
-            shown = self._shown(masks)
+        tuned, made = self.config.finetune, []
+        for shown in swapped_conditions(
+            data.masks, data.other_masks, data.depths, tuned.condition, tuned.depth_under_mask
+        ):
             parts = [
                 generator.sample(
                     shown[rows],
