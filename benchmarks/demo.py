@@ -1,8 +1,8 @@
 """The demo's figures for the README: runs `mcpmix demo` (or reads a finished run) and writes what came out.
 
-    python benchmarks/demo.py [--run runs/demo] [--others runs/demo-2 runs/demo-3]
+    python benchmarks/demo.py [--run runs/demo] [--others runs/demo-4 runs/demo-5]
 
-Other runs are the demo on other patients (`mcpmix demo seed=2 name=demo-2`): whether a difference holds there
+Other runs are the demo on other patients (`mcpmix demo seed=4 name=demo-4`): whether a difference holds there
 is the better half of the result. Stores benchmarks/results/demo.json and replaces the table between the
 markers of README.md.
 """

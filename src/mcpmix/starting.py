@@ -278,7 +278,14 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         chosen = ", used" if name == config.data.split.method else ""
         yield f"comes with the split {name}{chosen}{leaks}"
     absent = False
-    for part, source in (("pipeline", config.generator.base), ("depth", config.depth.model)):
+    named = {
+        "pipeline": config.generator.base,
+        "control": config.finetune.start,
+        "depth": config.depth.model,
+    }
+    for part, source in named.items():
+        if source is None:
+            continue
         here = is_present(source, part)
         absent |= not here
         place = "on this machine" if here else "not on this machine"
