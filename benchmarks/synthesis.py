@@ -123,9 +123,10 @@ class Bench:
         }
 
     def diversity(self, features: np.ndarray, sources: Sequence[int]) -> float:
-        """Mean distance between images under one mask, in units of that between real patients."""
-        places = np.asarray(sources)
-        return float(np.mean([self.copies.spread(features[places == place]) for place in set(sources)]))
+        """Mean distance between images under one mask, where there are several, in units of real patients."""
+        places, counts = np.unique(sources, return_counts=True)
+        several = [features[np.asarray(sources) == place] for place in places[counts > 1]]
+        return float(np.mean([self.copies.spread(part) for part in several]))
 
     def facts(self) -> Row:
         """What all tables of a run share."""
