@@ -96,8 +96,7 @@ class TrainConfig(Section):
     """Epochs between two validations; the weights of the best one are kept."""
     validation_momentum: float = Field(default=0.6, ge=0, lt=1)
     """How much the validations before a checkpoint count when it is judged: each this many times as much as
-    the one after it; before the first one there were zeros. 0: a checkpoint is judged by its own validation
-    alone."""
+    the one after it. 0: a checkpoint is judged by its own validation alone."""
     rotate: float = Field(default=30.0, ge=0, le=180)
     """Largest rotation in degrees, shared by image, counterpart and mask."""
     scale: float = Field(default=0.2, ge=0, lt=1)

@@ -49,7 +49,6 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         "segmenter": config.segmenter.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", exclude={"arms", "seeds", "strategies"}),
         "precision": config.runtime.precision,
-        "chosen": "recent mean, zeros before the first",  # how the checkpoint is
         "deterministic": config.runtime.deterministic,
     }
     if config.segmenter.weights is not None:

@@ -77,7 +77,7 @@ class Trainer:
         self.observer: Observer | None = None
         self.log = JsonLines(folder / "log.jsonl")
         self.best: dict[str, Tensor] = {}
-        self.best_merit, self.best_dsc, self.best_epoch = -1.0, 0.0, 0
+        self.best_dsc, self.best_epoch = -1.0, 0
         self.warnings: list[str] = []
 
     def _optimiser(self) -> torch.optim.Optimizer:
@@ -117,7 +117,7 @@ class Trainer:
 
     def _state(self, row: dict[str, Any]) -> str:
         """A few words for the progress line."""
-        parts = [f"loss {row['loss']:.3f}", f"best DSC {self.best_dsc:.1f}"]
+        parts = [f"loss {row['loss']:.3f}", f"best DSC {max(self.best_dsc, 0):.1f}"]
         note = self.pairs.note() if self.pairs is not None else ""
         return ", ".join([*parts, note] if note else parts)
 
@@ -235,8 +235,7 @@ class Trainer:
         """Region metrics on the validation split; keeps the weights if they are the best so far.
 
         One validation of few images goes up and down by chance: weights are judged by the mean of this
-        validation and, with falling weight, those before it. What came before the first one counts as 0:
-        weights that have learnt nothing yet, and mark nearly all, must not win with one validation.
+        validation and, with falling weight, those before it.
         """
         self.network.eval()
         accumulator = RegionAccumulator()
@@ -249,11 +248,9 @@ class Trainer:
             accumulator.update(logits > 0, masks.bool())
         scores = accumulator.compute()
         earlier = [row["validation"]["dsc"] for row in self.log.rows() if "validation" in row]
-        momentum = self.config.train.validation_momentum
-        smooth = recent_mean([*earlier, scores["dsc"]], momentum)
-        merit = smooth * (1 - momentum ** (len(earlier) + 1))
-        if merit > self.best_merit:
-            self.best_merit, self.best_dsc, self.best_epoch = merit, smooth, epoch
+        smooth = recent_mean([*earlier, scores["dsc"]], self.config.train.validation_momentum)
+        if smooth > self.best_dsc:
+            self.best_dsc, self.best_epoch = smooth, epoch
             self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
         return scores
 
@@ -270,7 +267,6 @@ class Trainer:
                 "optimiser": self.optimiser.state_dict(),
                 "rates": {"last_epoch": self.rates.last_epoch},
                 "best": self.best,
-                "best_merit": self.best_merit,
                 "best_dsc": self.best_dsc,
                 "best_epoch": self.best_epoch,
                 "warnings": self.warnings,
@@ -290,8 +286,7 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
         self.scaler.load_state_dict(state.get("scaler", self.scaler.state_dict()))
-        self.best, self.best_merit = state["best"], state["best_merit"]
-        self.best_dsc, self.best_epoch = state["best_dsc"], state["best_epoch"]
+        self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
         self.warnings = state["warnings"]
         done = int(state["epoch"])
         rows = [row for row in self.log.rows() if row["epoch"] <= done]
