@@ -41,6 +41,7 @@ JUDGE: dict[str, Any] = {
     "network": "unet",
     "variant": "tu-tf_efficientnet_lite0",
     "learning_rate": 1e-3,
+    "folds": 2,
     "colour": 0.5,
 }
 PARTS = ("train", "validation")  # what the figures are about; test frames are not looked at
