@@ -82,7 +82,8 @@ def test_in_half_precision_the_loss_is_scaled_and_the_scale_survives_a_stop(prep
 
     batch, _, (gradient,) = seen[0]
     expected = (logits.sigmoid() - batch.masks) / batch.masks.numel()
-    torch.testing.assert_close(gradient, expected, rtol=2e-3, atol=0)
+    # Between 8 and 16 neighbouring float16 logits are 0.008 apart, and so are their gradients, relatively.
+    torch.testing.assert_close(gradient, expected, rtol=2e-2, atol=0)
     assert any(not torch.equal(value, before[name]) for name, value in trainer.network.state_dict().items())
     trainer._save(1)
     resumed = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
