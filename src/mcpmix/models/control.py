@@ -14,6 +14,8 @@ from mcpmix.models.diffusion import DECODER_FILE, DiffusionBase
 
 # What a ControlNet has in common with the UNet whose encoder it began as.
 _SHARED = ("in_channels", "block_out_channels", "down_block_types", "layers_per_block", "cross_attention_dim")
+# What diffusers assumes where an old configuration file, as some published ones are, does not say it.
+_PUBLISHED_CHANNELS, _PUBLISHED_WIDTHS = 3, (16, 32, 96, 256)
 
 
 def load_control(folder: Path) -> ControlNetModel:
@@ -96,10 +98,10 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
         for name in _SHARED
         if _listed(config.get(name)) != _listed(unet[name])
     ]
-    factor = 2 ** (len(config["conditioning_embedding_out_channels"]) - 1)
+    factor = 2 ** (len(config.get("conditioning_embedding_out_channels", _PUBLISHED_WIDTHS)) - 1)
     if latent_factor is not None and factor != latent_factor:
         differences.append(f"down-sampling of the condition: {factor} there, {latent_factor} in the base")
-    if (channels := config["conditioning_channels"]) not in (2, 3):
+    if (channels := config.get("conditioning_channels", _PUBLISHED_CHANNELS)) not in (2, 3):
         differences.append(
             f"channels of the condition: {channels} there; expected 2 (mask, depth) or 3 (depth in grey)"
         )

@@ -1,5 +1,7 @@
 """What a ControlNet starts from."""
 
+import json
+
 import pytest
 import torch
 
@@ -53,6 +55,14 @@ def test_a_control_for_grey_images_answers_to_depth_as_before_and_learns_the_mas
     shown = torch.cat([mask, depth], dim=1)
     started(torch.randn(2, 8, 8, 8), torch.tensor(10), text, shown, return_dict=False)[1].sum().backward()
     assert weight.grad[:, 0].abs().max() > 0  # the mask's weights are zero, and do not stay so
+
+
+def test_an_old_configuration_without_the_number_of_channels_is_one_for_grey_images(base, tmp_path):
+    awake(base, 3).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["conditioning_channels"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert control_from_start(base, tmp_path).config.conditioning_channels == 2
 
 
 def test_a_start_forgets_where_it_came_from(base, tmp_path):
