@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mcpmix.core.artifacts import Artifact
+from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_image
-from mcpmix.synthesis.admission import tally
-from mcpmix.synthesis.ledger import LEDGER, parse
+from mcpmix.generator.admission import tally
+from mcpmix.generator.ledger import LEDGER, parse
 
 Row = dict[str, Any]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mcpmix.core.seeding import numpy_rng
-from mcpmix.synthesis.judge import dice_of
+from mcpmix.core.seeds import numpy_rng
+from mcpmix.generator.judge import dice_of
 
 LITTLE = 0.1  # Dice of two masks that hardly overlap
 

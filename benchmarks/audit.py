@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from mcpmix.checks import embedded_phi
 from mcpmix.data.audit import Audit, inspect_all
-from mcpmix.data.audit.page import as_lines, as_page
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.preflight import embedded_phi
+from mcpmix.report.audit import as_lines, as_page
 
 
 def main(name: str, root: Path, method: str = "official") -> None:

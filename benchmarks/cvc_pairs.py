@@ -19,20 +19,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from tools.pretrain.build import OwnImages, Training, build_weights
 
 from _bank import images_of, ledger_rows, reasons_text, tries
 from _lite0 import prepared_weights
 from _markers import fill
-from mcpmix.building import OwnImages, Training, build_weights
-from mcpmix.cli.progress import shown_progress
-from mcpmix.core.artifacts import read_artifact, write_json, write_text
-from mcpmix.core.config import Config, resolve_config, to_yaml
+from mcpmix.cli.screen import shown_progress
+from mcpmix.config import Config
+from mcpmix.config_file import resolve_config, to_yaml
 from mcpmix.core.progress import Progress
-from mcpmix.data.arrays import load_arrays
+from mcpmix.core.stage_folder import read_artifact, write_json, write_text
+from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.models.features import load_features
-from mcpmix.pipeline import Pipeline
-from mcpmix.synthesis.quality import kid
+from mcpmix.generator.quality import kid
+from mcpmix.networks.features import load_features
+from mcpmix.run import Pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "cvc_pairs.json"

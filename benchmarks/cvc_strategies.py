@@ -21,14 +21,16 @@ from typing import Any
 
 from _lite0 import prepared_weights
 from _markers import fill
-from mcpmix.core.artifacts import Artifact, file_digest, read_artifact, reusable, write_json, write_text
-from mcpmix.core.config import Config, load_config, resolve_config, to_yaml
-from mcpmix.core.runtime import setup
-from mcpmix.core.tracking import JsonLines
+from mcpmix.config import Config
+from mcpmix.config_file import load_config, resolve_config, to_yaml
+from mcpmix.core.device import setup
+from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact, reusable, write_json, write_text
+from mcpmix.data import dataset
 from mcpmix.data.index import DatasetIndex
-from mcpmix.reporting.scores import group_means, read_scores
-from mcpmix.reporting.tables import Column, Summary, build_table, read_summary, to_markdown
-from mcpmix.stages import dataset, evaluate, train
+from mcpmix.report.scores import group_means, read_scores
+from mcpmix.report.tables import Column, Summary, build_table, read_summary, to_markdown
+from mcpmix.segmenter import evaluate, train
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "cvc_strategies.json"

@@ -18,9 +18,9 @@ from statistics import fmean
 from typing import Any
 
 from _markers import fill
-from mcpmix.core.tracking import JsonLines
-from mcpmix.reporting.arms import label_of
-from mcpmix.reporting.tables import Spread, from_json, region_columns, to_markdown
+from mcpmix.core.jsonl import JsonLines
+from mcpmix.report.arms import label_of
+from mcpmix.report.tables import Spread, from_json, region_columns, to_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "demo.json"

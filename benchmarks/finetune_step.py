@@ -21,24 +21,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mcpmix.core.config import Config, resolve_config
-from mcpmix.core.runtime import Runtime
-from mcpmix.core.seeding import numpy_rng, torch_rng
-from mcpmix.data.arrays import Arrays
-from mcpmix.data.transforms import apply_colour, draw_colour
-from mcpmix.models.control import control_from_base
-from mcpmix.models.denoising import Batch, lesion_emphasis
-from mcpmix.models.diffusion import (
-    DiffusionBase,
-    embed_prompts,
-    encode_images,
-    load_base,
-    noise_schedule,
-)
-from mcpmix.models.sources import resolve
-from mcpmix.stages.finetune.examples import prepare, turn
-from mcpmix.stages.finetune.trainer import Trainer, build_networks
-from mcpmix.training.processes import Processes
+from mcpmix.config import Config
+from mcpmix.config_file import resolve_config
+from mcpmix.core.device import Runtime
+from mcpmix.core.processes import Processes
+from mcpmix.core.seeds import numpy_rng, torch_rng
+from mcpmix.data.augment import apply_colour, draw_colour
+from mcpmix.data.cache import Arrays
+from mcpmix.generator.finetune_steps import Trainer, build_networks, prepare, turn
+from mcpmix.networks.controlnet import control_from_base
+from mcpmix.networks.denoising import Batch, lesion_emphasis
+from mcpmix.networks.diffusion import DiffusionBase, embed_prompts, encode_images, load_base, noise_schedule
+from mcpmix.networks.weight_files import resolve
 
 RESULT = Path(__file__).parent / "results" / "finetune_step.json"
 RUNTIME = Runtime(torch.device("cpu"), torch.float32, "benchmark")

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mcpmix.core.seeding import numpy_rng
-from mcpmix.data.arrays import load_arrays
-from mcpmix.data.folder import scan_folder
+from mcpmix.core.seeds import numpy_rng
+from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import Record, build_index
-from mcpmix.data.phantom import render
+from mcpmix.data.layouts.folders import scan_folder
 from mcpmix.data.sample import Sample, read_image, read_mask, resize_image, resize_mask
 from mcpmix.data.splits import Split
+from mcpmix.phantom import render
 
 RESULT = Path(__file__).parent / "results" / "loading.json"
 RENDERED = 256  # pixels of a phantom frame before it is enlarged

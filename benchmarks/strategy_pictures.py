@@ -21,13 +21,14 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from _markers import fill
-from mcpmix.core.seeding import torch_rng
-from mcpmix.data import phantom
-from mcpmix.data.transforms import denormalise, normalise
-from mcpmix.mixing.strategies import STRATEGIES, RLAMix, build_strategy, strategy_needs_pairs
+from mcpmix import phantom
+from mcpmix.core.seeds import torch_rng
+from mcpmix.data.augment import denormalise, normalise
+from mcpmix.mixing.hsmix import centre_surround
+from mcpmix.mixing.registry import STRATEGIES, build_strategy, strategy_needs_pairs
+from mcpmix.mixing.rla_mix import RLAMix
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
-from mcpmix.mixing.superpixels import centre_surround
-from mcpmix.reporting.arms import label_of
+from mcpmix.report.arms import label_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "baselines.md"

@@ -34,21 +34,22 @@ import torch
 from _bank import images_of, ledger_rows, reasons_text, tries
 from _markers import fill
 from _swap import draw_partners, where_changed
-from mcpmix.cli.progress import shown_progress
-from mcpmix.core.artifacts import Artifact
-from mcpmix.core.config import Config, load_config
+from mcpmix.cli.screen import shown_progress
+from mcpmix.config import Config
+from mcpmix.config_file import load_config
 from mcpmix.core.progress import Progress
-from mcpmix.data.arrays import load_arrays
-from mcpmix.data.conditions import read_depths, swapped_conditions
+from mcpmix.core.stage_folder import Artifact
+from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.models.features import load_features
-from mcpmix.models.sources import resolve
-from mcpmix.pipeline import Pipeline
-from mcpmix.synthesis.copies import CopyCheck
-from mcpmix.synthesis.counterparts import CounterpartMaker, Request, build_maker
-from mcpmix.synthesis.judge import dice_of, load_judge
-from mcpmix.synthesis.quality import kid
-from mcpmix.synthesis.single import make_filled
+from mcpmix.generator.bank import make_filled
+from mcpmix.generator.conditions import read_depths, swapped_conditions
+from mcpmix.generator.copies import CopyCheck
+from mcpmix.generator.counterparts import CounterpartMaker, Request, build_maker
+from mcpmix.generator.judge import dice_of, load_judge
+from mcpmix.generator.quality import kid
+from mcpmix.networks.features import load_features
+from mcpmix.networks.weight_files import resolve
+from mcpmix.run import Pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "synthesis.json"

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mcpmix.core.seeding import torch_rng
-from mcpmix.mixing.strategies import build_strategy
+from mcpmix.core.seeds import torch_rng
+from mcpmix.mixing.registry import build_strategy
 from mcpmix.mixing.strategy import Batch, Strategy
-from mcpmix.models.features import load_features
-from mcpmix.models.segmenters import build_segmenter
-from mcpmix.training.objective import predict_terms, segmentation_loss
+from mcpmix.networks.features import load_features
+from mcpmix.networks.loss import predict_terms, segmentation_loss
+from mcpmix.networks.segmenter import build_segmenter
 
 RESULT = Path(__file__).parent / "results" / "training_step.json"
 

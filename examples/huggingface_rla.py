@@ -6,7 +6,7 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation, Trai
 
 from huggingface_trainer import RLATrainer
 from mcpmix import RLA
-from mcpmix.models.features import load_features
+from mcpmix.networks.features import load_features
 from pairs import Phantom
 
 

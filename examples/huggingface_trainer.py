@@ -7,7 +7,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerState
 
 from mcpmix import RLA
-from mcpmix.training.objective import frozen_statistics
+from mcpmix.networks.loss import frozen_statistics
 
 
 class RLATrainer(Trainer):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mcpmix import RLA
-from mcpmix.training.objective import frozen_statistics
+from mcpmix.networks.loss import frozen_statistics
 
 
 class RLACallback(lightning.Callback):

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from lightning_callback import RLACallback
 from mcpmix import RLA
-from mcpmix.models.features import load_features
+from mcpmix.networks.features import load_features
 from pairs import Phantom
 
 

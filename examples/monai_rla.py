@@ -8,7 +8,7 @@ from monai.transforms import Compose, RandFlipd, RandRotate90d
 from monai.utils import set_determinism
 
 import mcpmix
-from mcpmix.models.features import load_features
+from mcpmix.networks.features import load_features
 from pairs import Phantom
 
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mcpmix.data.phantom import render
-from mcpmix.data.transforms import apply_colour, draw_colour
+from mcpmix.data.augment import apply_colour, draw_colour
+from mcpmix.phantom import render
 
 
 class Phantom(Dataset):

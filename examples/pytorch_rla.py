@@ -6,8 +6,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import mcpmix
-from mcpmix.models.features import load_features
-from mcpmix.training.objective import frozen_statistics
+from mcpmix.networks.features import load_features
+from mcpmix.networks.loss import frozen_statistics
 from pairs import Phantom
 
 

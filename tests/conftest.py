@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from mcpmix.core.config import Config, resolve_config
+from mcpmix.config import Config
+from mcpmix.config_file import resolve_config
 
 SIZE = 64  # a quarter of the pixels of the embedded models, which are convolutional
 
@@ -31,9 +32,9 @@ def _torch_as_it_was():
 @pytest.fixture(scope="session")
 def random_models(tmp_path_factory) -> Path:
     """A folder with `pipeline`, `depth` and `features` of the embedded architectures, untrained."""
-    from mcpmix.models import blueprints
-    from mcpmix.models.diffusion import DiffusionBase, save_base
-    from mcpmix.models.features import SmallFeatures, save_features
+    from mcpmix.networks import blueprints
+    from mcpmix.networks.diffusion import DiffusionBase, save_base
+    from mcpmix.networks.features import SmallFeatures, save_features
 
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models")

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcpmix import metrics
-    from mcpmix.core.config import load_config
-    from mcpmix.inference import load_segmenter
+    from mcpmix.config_file import load_config
+    from mcpmix.mixing.mcpmix import mix
     from mcpmix.mixing.mmd import mmd
-    from mcpmix.mixing.paired import mix
     from mcpmix.mixing.rla import RLA
-    from mcpmix.pipeline import Pipeline
+    from mcpmix.run import Pipeline
+    from mcpmix.segmenter.predict import load_segmenter
 
 __version__ = "0.1.0"
 
 _HOME = {
     "RLA": "mcpmix.mixing.rla",
-    "mix": "mcpmix.mixing.paired",
+    "mix": "mcpmix.mixing.mcpmix",
     "mmd": "mcpmix.mixing.mmd",
-    "load_config": "mcpmix.core.config",
-    "load_segmenter": "mcpmix.inference",
-    "Pipeline": "mcpmix.pipeline",
+    "load_config": "mcpmix.config_file",
+    "load_segmenter": "mcpmix.segmenter.predict",
+    "Pipeline": "mcpmix.run",
 }
 
 __all__ = ["RLA", "Pipeline", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd"]

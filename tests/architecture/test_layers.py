@@ -1,6 +1,7 @@
-"""Imports go down only. Read from the source, so an import inside a function counts as well."""
+"""Imports go down, and never in a circle. Read from the source, so an import inside a function counts too."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,30 @@ import mcpmix
 
 PACKAGE = Path(mcpmix.__file__).parent
 
-LAYER_1 = {"data", "models", "metrics", "mixing", "training"}
-TOOLS = {"synthesis", "inference", "reporting"}  # of layer 2, below the stages that use them
-# one module for each kind of command
-SERVICES = {"checks", "building", "prediction", "exporting", "starting", "weights", "repairing", "remaking"}
-LAYER_3 = {"pipeline", "bench", "analysis", "studio"} | SERVICES
-LOWER = {"core", "stages", "pretraining"} | LAYER_1 | TOOLS
-
-# What the modules of each part may import from other parts. The façade is `mcpmix/__init__.py`.
-FACADE = "the façade"
-ALLOWED = {
-    "core": set(),
-    **{part: {"core"} for part in LAYER_1},
-    **{part: {"core"} | LAYER_1 for part in ("pretraining", *TOOLS)},
-    "stages": {"core"} | LAYER_1 | TOOLS,
-    "pipeline": LOWER,
-    **{part: LOWER | {"pipeline"} for part in ("bench", "analysis", "studio", *SERVICES)},
-    "cli": LOWER | LAYER_3,
-    "__main__": {"cli"},
-    FACADE: LOWER | LAYER_3,
-}
-FOREIGN = {"diffusers", "transformers", "segmentation_models_pytorch", "timm"}  # for models only
+# From top to bottom, as in docs/architecture.md: each part may import those below it.
+ORDER = (
+    "__main__",
+    "cli",
+    "studio",
+    "bench",
+    "replay",
+    "run",
+    "preflight",
+    "init",
+    "report",
+    "segmenter",
+    "generator",
+    "mixing",
+    "networks",
+    "metrics",
+    "data",
+    "phantom",
+    "config_file",
+    "config",
+    "core",
+)
+FACADE = "mcpmix/__init__.py"  # offers names of any part but the command line
+FOREIGN = {"diffusers", "transformers", "segmentation_models_pytorch", "timm"}  # for networks only
 
 
 def modules():
@@ -59,48 +63,58 @@ def imports_of(source, module, *, is_package=False):
 
 
 def part_of(name):
-    """`mcpmix.stages.train` is of the part `stages`; `mcpmix` and `mcpmix.__version__` are the façade."""
+    """`mcpmix.segmenter.train` is of the part `segmenter`; `mcpmix` and `mcpmix.mix` are the façade."""
     part = name.split(".")[1] if "." in name else ""
-    return part if part in ALLOWED or f"mcpmix.{part}" in MODULES else FACADE
+    return part if part in ORDER or f"mcpmix.{part}" in MODULES else FACADE
 
 
 def violations(source, module, *, is_package=False):
     """What is wrong with the imports of a module, one text each."""
     part = part_of(module)
-    if part not in ALLOWED:
+    if part not in (*ORDER, FACADE):
         return [f"{module}: the part {part!r} has no layer; give it one in this test"]
     problems = []
     for name in imports_of(source, module, is_package=is_package):
         root = name.split(".")[0]
-        if root in FOREIGN and part != "models":
-            problems.append(f"{module} imports {name}: only models may import {root}")
-        if root == "mcpmix" and name != "mcpmix.__version__":
-            problems += _inner_violations(part, module, name)
+        if root in FOREIGN and part != "networks":
+            problems.append(f"{module} imports {name}: only networks may import {root}")
+        if root != "mcpmix" or name == "mcpmix.__version__":
+            continue
+        other = part_of(name)
+        if part == FACADE:
+            allowed = other not in ("__main__", "cli", "studio")
+        else:
+            allowed = other == part or (other != FACADE and ORDER.index(other) > ORDER.index(part))
+        if not allowed:
+            problems.append(f"{module} imports {name}: {part} may import what is below it only")
     return problems
 
 
-def _inner_violations(part, module, name):
-    other = part_of(name)
-    if other != part and other not in ALLOWED[part]:
-        return [
-            f"{module} imports {name}: {part} may import {sorted(ALLOWED[part]) or 'nothing of the package'}"
-        ]
-    if part == other == "stages" and _stage(name) not in ("", _stage(module)):
-        return [f"{module} imports {name}: stages meet through folders only"]
+def import_graph(sources):
+    """For each module, the modules that it imports; `from a import b` means b if it is a module, else a."""
+    graph = {}
+    for module, (source, is_package) in sources.items():
+        wanted = set()
+        for name in imports_of(source, module, is_package=is_package):
+            while name and name not in sources:
+                name = name.rpartition(".")[0]
+            wanted.add(name)
+        graph[module] = wanted - {module, "mcpmix", ""}
+    return graph
+
+
+def circle_in(graph):
+    """The modules of a circle of imports; empty if there is none."""
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return error.args[1]
     return []
 
 
-def _stage(name):
-    """`train` for `mcpmix.stages.train.loop`; nothing for the package itself and for shared `_helpers`."""
-    parts = name.split(".")
-    is_stage = len(parts) > 2 and f"mcpmix.stages.{parts[2]}" in MODULES and not parts[2].startswith("_")
-    return parts[2] if is_stage else ""
-
-
 def test_the_search_finds_the_package():
-    expected = {"mcpmix", "mcpmix.core.config.schema", "mcpmix.data.phantom", "mcpmix.training.resumable"}
-    assert expected <= set(MODULES)
-    assert {part_of(name) for name in MODULES} >= {"core", *LAYER_1, FACADE}
+    assert {"mcpmix", "mcpmix.config", "mcpmix.data.index", "mcpmix.core.checkpoint"} <= set(MODULES)
+    assert {part_of(name) for name in MODULES} >= {"core", "data", "mixing", "networks", FACADE}
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
@@ -111,30 +125,43 @@ def test_imports_go_down_only(module):
     assert not problems, "\n" + "\n".join(problems)
 
 
+def test_no_module_imports_itself_by_a_detour():
+    sources = {
+        name: (path.read_text(encoding="utf-8"), path.name == "__init__.py")
+        for name, path in MODULES.items()
+        if name != "mcpmix"  # the façade imports lazily, for users only
+    }
+
+    assert circle_in(import_graph(sources)) == []
+
+
+def test_a_circle_through_a_function_is_found():
+    sources = {
+        "mcpmix.a": ("import mcpmix.b", False),
+        "mcpmix.b": ("def f():\n    from mcpmix.c import name", False),
+        "mcpmix.c": ("from mcpmix import a", False),
+    }
+
+    assert set(circle_in(import_graph(sources))) == set(sources)
+    assert circle_in(import_graph(sources | {"mcpmix.c": ("import json", False)})) == []
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("mcpmix.core.errors", "import mcpmix.data.phantom"),
+        ("mcpmix.core.errors", "import mcpmix.data.sample"),
         ("mcpmix.core.errors", "from mcpmix import data"),
-        ("mcpmix.core.errors", "from ..data import phantom"),
+        ("mcpmix.core.errors", "from ..data import sample"),
         ("mcpmix.core.errors", "import importlib\nimportlib.import_module('mcpmix.cli')"),
-        ("mcpmix.metrics.region", "from mcpmix.data.phantom import render"),
+        ("mcpmix.core.errors", "from mcpmix.config import Config"),
         ("mcpmix.metrics.region", "from mcpmix import mix"),
-        ("mcpmix.mixing.rla", "def f():\n    from mcpmix.models.features import load"),
-        ("mcpmix.mixing.rla", "from mcpmix.training import checkpoint"),
-        ("mcpmix.data.phantom.scene", "from mcpmix.models import blueprints"),
-        ("mcpmix.training.checkpoint", "from diffusers import UNet2DConditionModel"),
-        ("mcpmix.stages.train", "import transformers.models"),
-        ("mcpmix.pretraining.base", "import timm"),
+        ("mcpmix.data.sample", "def f():\n    from mcpmix.networks.features import load"),
+        ("mcpmix.core.checkpoint", "from diffusers import UNet2DConditionModel"),
+        ("mcpmix.segmenter.train", "import transformers.models"),
         ("mcpmix.cli.app", "import segmentation_models_pytorch as smp"),
-        ("mcpmix.stages.train", "from mcpmix.pipeline import run"),
-        ("mcpmix.stages.train", "from mcpmix.pretraining.corpus import Corpus"),
-        ("mcpmix.stages.train", "from mcpmix.stages.depth import run"),
-        ("mcpmix.stages.train", "from mcpmix.stages import depth"),
-        ("mcpmix.stages.train", "from . import depth"),
-        ("mcpmix.synthesis.sources", "from mcpmix.stages.train import run"),
-        ("mcpmix.pipeline", "import mcpmix.cli.app"),
-        ("mcpmix.bench.grid", "from mcpmix.cli.app import main"),
+        ("mcpmix.segmenter.train", "from mcpmix.run import run"),
+        ("mcpmix.generator.bank", "from mcpmix.segmenter.train import key"),
+        ("mcpmix.run", "import mcpmix.cli.app"),
         ("mcpmix.bench.grid", "from mcpmix.studio import page"),
         ("mcpmix", "from mcpmix.cli.app import main"),
     ],
@@ -146,16 +173,14 @@ def test_a_forbidden_import_is_found(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("mcpmix.core.artifacts", "from mcpmix.core.errors import StorageError"),
-        ("mcpmix.core.artifacts", "from mcpmix import __version__"),
-        ("mcpmix.core.artifacts", "import json, torch"),
-        ("mcpmix.models.diffusion", "from diffusers import AutoencoderKL\nfrom . import blueprints"),
-        ("mcpmix.data.phantom.scene", "from .style import PatientStyle\nfrom ...core import seeding"),
-        ("mcpmix.stages.train", "from mcpmix.data import phantom\nfrom mcpmix.mixing.rla import RLA"),
-        ("mcpmix.stages.train", "from mcpmix.stages import Inputs\nfrom mcpmix.stages._shared import read"),
-        ("mcpmix.bench.grid", "from mcpmix.pipeline import run"),
-        ("mcpmix.cli.app", "from mcpmix.pipeline import run\nfrom mcpmix.cli.bars import Bars"),
-        ("mcpmix", "from mcpmix.mixing.paired import mix"),
+        ("mcpmix.core.stage_folder", "from mcpmix.core.errors import StorageError"),
+        ("mcpmix.core.stage_folder", "from mcpmix import __version__"),
+        ("mcpmix.core.stage_folder", "import json, torch"),
+        ("mcpmix.networks.diffusion", "from diffusers import AutoencoderKL\nfrom . import blueprints"),
+        ("mcpmix.phantom.scene", "from .style import PatientStyle\nfrom ..core import seeds"),
+        ("mcpmix.segmenter.train", "from mcpmix.data import index\nfrom mcpmix.mixing.rla import RLA"),
+        ("mcpmix.cli.app", "from mcpmix.run import run\nfrom mcpmix.cli.screen import Bars"),
+        ("mcpmix", "from mcpmix.mixing.mcpmix import mix"),
     ],
 )
 def test_an_allowed_import_is_not(module, source):

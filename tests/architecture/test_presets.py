@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 import mcpmix
-from mcpmix.core.config import Config, preset_names, resolve_config
+from mcpmix.config import Config
+from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import ConfigError
-from mcpmix.data import catalog
+from mcpmix.data import public_sets as catalog
 
 FILES = sorted((Path(mcpmix.__file__).parent / "presets").rglob("*.yaml"))
 FOLDER = ["data.images=some/images", "data.masks=some/masks"]

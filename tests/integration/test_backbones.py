@@ -3,8 +3,8 @@
 import pytest
 
 from mcpmix.core.progress import SILENT
-from mcpmix.pipeline import Pipeline
-from mcpmix.stages import train
+from mcpmix.run import Pipeline
+from mcpmix.segmenter import train
 
 BACKBONES = {"segformer": "nano", "unet": "mobilenet_v2", "deeplabv3plus": "mobilenet_v2", "segnet": "small"}
 ARMS = {"full-sup": "loss_real", "mixup": "loss_mixed", "mcpmix": "loss_real", "mcpmix-rla": "loss_real"}

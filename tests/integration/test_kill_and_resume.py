@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mcpmix.core.config import to_yaml
+from mcpmix.config_file import to_yaml
 
 EXTRA = {  # for one stage: what else must come out alike
     "train": (  # pairs made while it trains, by processes that the kill must take with it

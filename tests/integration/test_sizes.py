@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from mcpmix.mixing import STRATEGIES
-from mcpmix.mixing.strategies import build_strategy
+from mcpmix.mixing.registry import build_strategy
 from mcpmix.mixing.strategy import Batch, Originals
-from mcpmix.models.features import SmallFeatures
-from mcpmix.models.segmenters import SEGMENTERS, build_segmenter
-from mcpmix.training.objective import input_gradient, predict_terms, segmentation_loss
+from mcpmix.networks.features import SmallFeatures
+from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
+from mcpmix.networks.segmenter import SEGMENTERS, build_segmenter
 
 SHAPE = (50, 70)
 BACKBONES = {

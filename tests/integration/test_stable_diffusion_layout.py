@@ -12,8 +12,8 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from safetensors import safe_open
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from mcpmix.models.blueprints import build_tokenizer
-from mcpmix.models.sizes import SD15
+from mcpmix.networks.blueprints import build_tokenizer
+from mcpmix.networks.memory import SD15
 
 WIDTHS = [32, 32, 64, 64]
 TEXT_WIDTH = 32
@@ -56,8 +56,8 @@ socket.create_connection = refuse
 socket.getaddrinfo = refuse
 
 from pathlib import Path
-from mcpmix.core.config import load_config
-from mcpmix.pipeline import Pipeline
+from mcpmix.config_file import load_config
+from mcpmix.run import Pipeline
 
 print(Pipeline(load_config(Path(sys.argv[1]), ())).pairs.folder)
 """

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcpmix.core.config import to_yaml
-from mcpmix.pipeline import Pipeline
-from mcpmix.training.resumable import restore
+from mcpmix.config_file import to_yaml
+from mcpmix.core.checkpoint import restore
+from mcpmix.run import Pipeline
 
 RATE = 1e-3
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.options import Overrides
-from mcpmix.cli.progress import shown_progress
+from mcpmix.cli.screen import shown_progress
+from mcpmix.cli.stages import Overrides
 
 if TYPE_CHECKING:
-    from mcpmix.core.config import Config
+    from mcpmix.config import Config
 
 app = typer.Typer(no_args_is_help=True, help="Short trainings that measure why something happens.")
 
@@ -38,7 +38,7 @@ def gradients(
     pixel turns its sign between epochs, mean and variance of the gradient at the logits, and how wide the
     predicted transition is.
     """
-    from mcpmix.core.config import load_config, resolve_config
+    from mcpmix.config_file import load_config, resolve_config
     from mcpmix.core.errors import ConfigError
 
     settings = (
@@ -56,9 +56,9 @@ def gradients(
 
 
 def _run(config: "Config", arms: tuple[str, ...], epochs: int, out: Path) -> str:
-    from mcpmix.analysis.gradients import analyse, still, to_markdown
-    from mcpmix.checks import require_settings
-    from mcpmix.pipeline import Pipeline
+    from mcpmix.bench.gradients import analyse, still, to_markdown
+    from mcpmix.preflight import require_settings
+    from mcpmix.run import Pipeline
 
     require_settings(config)
     with shown_progress() as progress:

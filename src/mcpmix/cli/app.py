@@ -1,16 +1,96 @@
-"""The command `mcpmix`."""
+"""The command `mcpmix`: its commands, and from errors to messages and exit codes."""
 
+import os
 import sys
+import traceback
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from mcpmix import __version__
-from mcpmix.cli import analyse, data, demo, evaluate, export, models, predict, project, stages
-from mcpmix.cli.environment import quieten
-from mcpmix.cli.errors import InterruptedRunError, report_error
+from mcpmix.cli import analyse, data, evaluate, models, predict, project, stages
+from mcpmix.core.errors import McpmixError
+
+# Read by the libraries when they are imported, and inherited by worker processes.
+_QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+    "HF_HUB_VERBOSITY": "error",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "DIFFUSERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",  # no socket is opened unless the user asks for it
+}
+
+
+def quieten(debug: bool = False) -> None:
+    """Silence other libraries and keep them offline; what the user has set stays.
+
+    Args:
+        debug: whether to leave Python's warnings on.
+    """
+    if "HF_HUB_OFFLINE" not in os.environ:  # the user has not forbidden `mcpmix data get` to do its work
+        os.environ.setdefault("MCPMIX_OFFLINE", "0")
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    if not (debug or sys.warnoptions):
+        warnings.simplefilter("ignore")
+        os.environ["PYTHONWARNINGS"] = "ignore"
+
+
+INTERRUPTED = 130
+UNEXPECTED = 70
+
+
+class InterruptedRunError(Exception):
+    """Ctrl+C. An exception of our own, because the parser of arguments has its own idea of that key."""
+
+
+def report_error(error: Exception, debug: bool = False) -> int:
+    """Say on stderr what went wrong.
+
+    Args:
+        error: whatever ended the command.
+        debug: whether to show where it came from even if the message is for the user.
+
+    Returns:
+        The exit code.
+    """
+    if isinstance(error, InterruptedRunError):
+        _say("\nstopped; run the same command again to go on")
+        return INTERRUPTED
+    error = _translate(error)
+    if isinstance(error, McpmixError):
+        if debug:
+            traceback.print_exception(error)
+        _say(f"Error: {error}")
+        return error.exit_code
+    traceback.print_exception(error)
+    _say("This is a mistake in mcpmix, not in your input: please report it with the lines above.")
+    return UNEXPECTED
+
+
+def _translate(error: Exception) -> Exception:
+    """A full or read-only disk gives its message wherever it is met."""
+    from mcpmix.core.stage_folder import storage_errors
+
+    try:
+        with storage_errors(Path(getattr(error, "filename", None) or Path.cwd())):
+            raise error
+    except Exception as translated:
+        return translated
+
+
+def _say(text: str) -> None:
+    """Plain text: paths must not be cut or wrapped."""
+    print(text, file=sys.stderr, flush=True)
+
 
 _DEBUG = "--debug"
 
@@ -56,7 +136,7 @@ def _options(
     """
 
 
-app.command()(demo.demo)
+app.command()(stages.demo)
 app.command()(project.init)
 app.command()(project.check)
 app.command()(stages.run)
@@ -67,7 +147,7 @@ app.command()(stages.train)
 app.command()(evaluate.evaluate)
 app.command()(stages.report)
 app.command()(predict.predict)
-app.command()(export.export)
+app.command()(predict.export)
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.progress import shown_progress
+from mcpmix.cli.screen import shown_progress
 
 if TYPE_CHECKING:
-    from mcpmix.data.catalog import Entry
+    from mcpmix.data.public_sets.entry import Entry
 
 _Root = Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)]
 _Source = Annotated[
@@ -31,7 +31,7 @@ def show(
     name: Annotated[str | None, typer.Argument(help="Only this one.", show_default=False)] = None,
 ) -> None:
     """Show the data sets of the catalogue: number of images, licence, splits, known traps."""
-    from mcpmix.data.catalog import entries, entry
+    from mcpmix.data.public_sets import entries, entry
 
     for number, item in enumerate([entry(name)] if name else entries().values()):
         if number:
@@ -77,8 +77,8 @@ def get(
     folder. For other data sets it says whom to ask. No other command opens a connection.
     """
     from mcpmix.core.errors import DataError
-    from mcpmix.data.catalog import entry
-    from mcpmix.data.download import fetch, refuse_offline
+    from mcpmix.data.fetch import fetch, refuse_offline
+    from mcpmix.data.public_sets import entry
 
     item = entry(name)
     if not item.archives:
@@ -121,7 +121,7 @@ def _expected_digests(item: "Entry", given: list[str]) -> dict[str, str]:
 
 
 def _show_download(item: "Entry", urls: list[str], folder: Path) -> None:
-    from mcpmix.data.download import remote_size
+    from mcpmix.data.fetch import remote_size
 
     sizes = [remote_size(url) for url in urls]
     typer.echo(f"{item.title}: {item.images} images; {item.shows}")
@@ -144,7 +144,7 @@ def convert(
 ) -> None:
     """Write a data set in another layout, without loss: pixels, masks, ids, groups and split."""
     from mcpmix.data.convert import convert as write
-    from mcpmix.data.formats import WRITERS
+    from mcpmix.data.layouts import WRITERS
     from mcpmix.data.planning import load_collection
 
     if layout not in WRITERS:
@@ -166,11 +166,10 @@ def groups(
 
     A help for a person, who should look through the result: it sees pictures, not patients.
     """
-    from mcpmix.core.artifacts import storage_errors
     from mcpmix.core.errors import StorageError
-    from mcpmix.data.audit import inspect_all
-    from mcpmix.data.audit.clusters import clusters
-    from mcpmix.data.formats.files import write_csv
+    from mcpmix.core.stage_folder import storage_errors
+    from mcpmix.data.audit import clusters, inspect_all
+    from mcpmix.data.layouts.tables import write_csv
     from mcpmix.data.planning import load_collection
 
     if out.exists():
@@ -198,7 +197,7 @@ def phantom(
     """Draw endoscopic frames with exact masks: a folder to practise on, a contact sheet, or both."""
     if out is None and sheet is None:
         raise typer.BadParameter("give --out, --sheet, or both.")
-    from mcpmix.starting import write_phantom_folder, write_phantom_sheet
+    from mcpmix.init import write_phantom_folder, write_phantom_sheet
 
     with shown_progress() as progress:
         if out is not None:

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.options import Overrides
-from mcpmix.cli.progress import shown_progress
-from mcpmix.cli.stages import show_runs
+from mcpmix.cli.screen import shown_progress
+from mcpmix.cli.stages import Overrides, show_runs
 
 if TYPE_CHECKING:
     from mcpmix.metrics.report import FolderReport
@@ -81,7 +80,7 @@ def _check_form(config: Path | None, truth: Path | None, prediction: Path | None
 
 
 def _show(report: "FolderReport", out: Path | None) -> None:
-    from mcpmix.cli.results import show_table
+    from mcpmix.cli.screen import show_table
 
     typer.echo(f"\n{len(report.method.images)} images; region and boundary in percent, distances in pixels")
     show_table(*report.table())

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.options import ConfigFile, Overrides
-from mcpmix.cli.progress import shown_progress
+from mcpmix.cli.screen import shown_progress
+from mcpmix.cli.stages import ConfigFile, Overrides
 from mcpmix.core.errors import DataError
 
 if TYPE_CHECKING:
-    from mcpmix.core.config import Config
+    from mcpmix.config import Config
     from mcpmix.data.audit import Audit
 
 
@@ -57,7 +57,7 @@ def init(
         raise typer.BadParameter("give --images and --masks, or --root.")
     if source not in (None, "folder") and root is None:
         raise typer.BadParameter(f"--source {source} needs --root, the folder or file where the data is.")
-    from mcpmix.starting import write_starter_config
+    from mcpmix.init import write_starter_config
 
     with shown_progress() as progress:
         starter = write_starter_config(
@@ -102,10 +102,10 @@ def check(
     """
     if drop_copies and fix is None:
         raise typer.BadParameter("--drop-copies belongs to --fix.")
-    from mcpmix.core.config import load_config
+    from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find
-    from mcpmix.checks import check as examine
+    from mcpmix.preflight import check as examine
 
     with shown_progress() as progress:
         result = examine(settings, progress)
@@ -127,8 +127,7 @@ def check(
 
 
 def _write_mended(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
-    from mcpmix.data.audit.repair import CHANGES, as_lines
-    from mcpmix.repairing import mend
+    from mcpmix.data.repair import CHANGES, as_lines, mend
 
     with shown_progress() as progress:
         changes = mend(
@@ -148,8 +147,8 @@ def _write_mended(settings: "Config", out: Path, audit: "Audit | None", drop_cop
 
 
 def _show_audit(audit: "Audit", name: str, page: Path | None) -> None:
-    from mcpmix.core.artifacts import storage_errors, write_text
-    from mcpmix.data.audit.page import as_lines, as_page
+    from mcpmix.core.stage_folder import storage_errors, write_text
+    from mcpmix.report.audit import as_lines, as_page
 
     for line in as_lines(audit, errors=False):
         typer.echo(line)

@@ -1,17 +1,29 @@
-"""The pipeline as commands: all of it, or up to one stage."""
+"""Arguments that several commands share."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.options import ConfigFile, Overrides
-from mcpmix.cli.progress import shown_progress
+from mcpmix.cli.screen import duration, shown_progress
+
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(metavar="CONFIG", help="A configuration; `mcpmix init` writes one.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings to change, e.g. train.epochs=50.", show_default=False
+    ),
+]
+
 
 if TYPE_CHECKING:
-    from mcpmix.core.artifacts import Artifact
-    from mcpmix.core.config import Config
-    from mcpmix.pipeline import Run
+    from mcpmix.config import Config
+    from mcpmix.core.stage_folder import Artifact
+    from mcpmix.run import Run
 
 
 def run(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -19,8 +31,8 @@ def run(config: ConfigFile, overrides: Overrides = None) -> None:
 
     A stage that was stopped goes on where it was.
     """
-    from mcpmix.cli.results import show_report
-    from mcpmix.core.config import load_config
+    from mcpmix.cli.screen import show_report
+    from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())
     show_report(run_pipeline(settings))
@@ -32,8 +44,8 @@ def run_pipeline(config: "Config") -> "Artifact":
     Returns:
         The report.
     """
-    from mcpmix.checks import require_settings
-    from mcpmix.pipeline import Pipeline
+    from mcpmix.preflight import require_settings
+    from mcpmix.run import Pipeline
 
     require_settings(config)
     with shown_progress() as progress:
@@ -71,11 +83,11 @@ def synthesize(
 
 
 def _remake(config: Path, overrides: list[str] | None, only: list[str], out: Path) -> None:
-    from mcpmix.core.config import load_config
+    from mcpmix.config_file import load_config
 
     wanted = [_identity(text) for text in only]
     settings = load_config(config, overrides or ())
-    from mcpmix.remaking import remake, save_remade
+    from mcpmix.replay import remake, save_remade
 
     for name, replica in wanted:
         with shown_progress() as progress:
@@ -107,10 +119,10 @@ def report(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
-    from mcpmix.core.config import load_config
+    from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find
-    from mcpmix.pipeline import Pipeline
+    from mcpmix.run import Pipeline
 
     with shown_progress() as progress:
         artifact: Artifact = getattr(Pipeline(settings, progress), stage)
@@ -125,11 +137,11 @@ def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
         overrides: settings to change.
         stage: "segmenters" or "evaluations".
     """
-    from mcpmix.core.config import load_config
+    from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())
-    from mcpmix.checks import require_settings
-    from mcpmix.pipeline import Pipeline
+    from mcpmix.preflight import require_settings
+    from mcpmix.run import Pipeline
 
     require_settings(settings)
     with shown_progress() as progress:
@@ -144,3 +156,38 @@ def _summary(artifact: "Artifact") -> str:
         return f"test DSC {counts['dsc']:.1f} on {counts['images']} images"
     warnings = "".join(f" Warning: {text}" for text in counts["warnings"][-1:])
     return f"validation DSC {counts['validation_dsc']:.1f} in epoch {counts['best_epoch']}.{warnings}"
+
+
+_PLAN = """\
+This draws a small set of endoscopic phantom patients and runs the whole method on it:
+  1. depth of every training image, by a frozen network
+  2. a generator that learns to draw a lesion under a given mask and depth
+  3. synthetic counterparts of every training image, under the same mask
+  4. {trainings} segmenters: real images only, fixed mixing, mixing with RLA
+  5. their scores on unseen patients, and a report
+No data, GPU or network is needed. Two cores take about {time}; if you stop it, the same command goes on.
+"""
+
+
+def demo(
+    overrides: Overrides = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Fewer images and steps: about two minutes.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs"),
+) -> None:
+    """Run the whole method on phantom data, offline.
+
+    All stages, three arms with three seeds each, a table and a report. The same command goes on where it was
+    stopped.
+    """
+    from mcpmix.cli.screen import show_report
+    from mcpmix.config_file import resolve_config
+
+    start = time.monotonic()
+    preset = "demo-fast" if fast else "demo"
+    config = resolve_config(
+        {"preset": preset, "output": str(out)}, overrides or (), source=f"preset {preset}"
+    )
+    trainings = len(config.train.arms) * len(config.train.seeds)
+    typer.echo(_PLAN.format(trainings=trainings, time="two minutes" if fast else "13 minutes"))
+    show_report(run_pipeline(config))
+    typer.echo(f"elapsed: {duration(time.monotonic() - start)}")

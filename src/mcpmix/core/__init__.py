@@ -1,1 +1,1 @@
-"""Layer 0: configuration, errors, artefacts, seeds, runtime, tracking."""
+"""core."""

@@ -22,9 +22,9 @@ from typing import IO, Any, Protocol
 
 from filelock import FileLock
 
-from mcpmix.core.artifacts import digest_of, file_digest, storage_errors
 from mcpmix.core.errors import DataError, McpmixError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import digest_of, file_digest, storage_errors
 
 MARK = ".unpacked-"  # in the names of folders that were unpacked here
 CACHE_VARIABLE = "MCPMIX_CACHE"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcpmix.core.artifacts import storage_errors
 from mcpmix.core.errors import StorageError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data.collection import Collection
-from mcpmix.data.formats import WRITERS, nnunet
+from mcpmix.core.stage_folder import storage_errors
+from mcpmix.data.layouts import WRITERS, nnunet
+from mcpmix.data.layouts.tables import Collection
 
 
 def convert(collection: Collection, layout: str, out: Path, progress: Progress = SILENT) -> None:

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from mcpmix.core.artifacts import digest_of, write_json
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import digest_of, write_json
+from mcpmix.data.likeness import look_of
 from mcpmix.data.sample import Sample, pixel_digest, read_image, read_mask, size_problems
 from mcpmix.data.splits import PARTS, Split
 
@@ -25,7 +26,7 @@ class Record(Sample):
         mask_sha256: `pixel_digest` of the mask as `read_mask` gives it.
         width: pixels, upright.
         height: pixels, upright.
-        look: from which the audit's fingerprint comes back (`mcpmix.data.seen`); empty in old indexes.
+        look: from which the audit's fingerprint comes back (`mcpmix.data.leakage`); empty in old indexes.
     """
 
     split: str
@@ -116,8 +117,6 @@ def build_index(samples: Sequence[Sample], split: Split, progress: Progress = SI
 
 
 def _record(sample: Sample, part: str) -> Record:
-    from mcpmix.data.seen import look_of  # it knows records, and so does the audit that it asks
-
     image, mask = read_image(sample.image), read_mask(sample.mask)
     height, width = image.shape[:2]
     for problem in size_problems(sample.image, sample.mask, image, mask):

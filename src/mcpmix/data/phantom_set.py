@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.seeding import seed_for
-from mcpmix.data.images import write_png
-from mcpmix.data.phantom import render
-from mcpmix.data.sample import Sample
+from mcpmix.core.seeds import seed_for
+from mcpmix.data.sample import Sample, write_png
 from mcpmix.data.splits import PARTS, Split
+from mcpmix.phantom import render
 
 PRETRAINING_SEED = 1_000_003
 """Seed of the phantom world on which the embedded weights are trained; no data set may use it."""

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from mcpmix.core.errors import ConfigError, DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data import catalog
+from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
-from mcpmix.data.collection import Collection
-from mcpmix.data.folder import scan_folder
-from mcpmix.data.folds import fold_split, hold_out, stratified_split
-from mcpmix.data.formats import READERS
+from mcpmix.data.layouts import READERS
+from mcpmix.data.layouts.folders import scan_folder
+from mcpmix.data.layouts.tables import Collection
 from mcpmix.data.sample import Sample, read_mask
-from mcpmix.data.splits import PARTS, Split, group_split, read_split
+from mcpmix.data.splits import PARTS, Split, fold_split, group_split, hold_out, read_split, stratified_split
 
 FOLDER = "folder"
 

@@ -8,14 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcpmix.metrics.accumulator import RegionAccumulator
     from mcpmix.metrics.boundary import boundary_distances
     from mcpmix.metrics.contract import HIGHER_IS_BETTER, EmptyRule, higher_is_better, score_keys
     from mcpmix.metrics.conventions import ConventionRow, conventions_table
     from mcpmix.metrics.folder import score_folder
-    from mcpmix.metrics.options import FolderOptions
-    from mcpmix.metrics.region import Counts, count, region_scores
-    from mcpmix.metrics.report import FolderReport
+    from mcpmix.metrics.region import Counts, RegionAccumulator, count, region_scores
+    from mcpmix.metrics.report import FolderOptions, FolderReport, draw_case
     from mcpmix.metrics.statistics import (
         Aggregate,
         PairedTest,
@@ -25,20 +23,16 @@ if TYPE_CHECKING:
         summarise,
     )
     from mcpmix.metrics.suite import score, score_with_counts
-    from mcpmix.metrics.worst import draw_case
 
 _MODULES = {
-    "accumulator": ["RegionAccumulator"],
     "boundary": ["boundary_distances"],
     "contract": ["HIGHER_IS_BETTER", "EmptyRule", "higher_is_better", "score_keys"],
     "conventions": ["ConventionRow", "conventions_table"],
     "folder": ["score_folder"],
-    "options": ["FolderOptions"],
-    "region": ["Counts", "count", "region_scores"],
-    "report": ["FolderReport"],
+    "region": ["Counts", "RegionAccumulator", "count", "region_scores"],
+    "report": ["FolderOptions", "FolderReport", "draw_case"],
     "statistics": ["Aggregate", "PairedTest", "bootstrap_intervals", "compare_methods", "holm", "summarise"],
     "suite": ["score", "score_with_counts"],
-    "worst": ["draw_case"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

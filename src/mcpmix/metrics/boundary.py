@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcpmix.metrics import _kernels
+from mcpmix.metrics import kernels as _kernels
 from mcpmix.metrics.contract import squared_limit
 from mcpmix.metrics.masks import Mask, as_pair
 from mcpmix.metrics.region import Counts, counts_of

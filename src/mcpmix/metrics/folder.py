@@ -11,9 +11,8 @@ from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.metrics.conventions import ConventionRow, Conventions
 from mcpmix.metrics.files import FilePair, Pairing, pair_files, read_grey, read_pair, to_mask, to_probability
-from mcpmix.metrics.options import FolderOptions
 from mcpmix.metrics.region import Counts, region_scores
-from mcpmix.metrics.report import FolderReport, Frames, ImageScore, MethodScores, MetricSummary
+from mcpmix.metrics.report import FolderOptions, FolderReport, Frames, ImageScore, MethodScores, MetricSummary
 from mcpmix.metrics.statistics import PairedTest, bootstrap_intervals, compare_methods, summarise
 from mcpmix.metrics.suite import score_with_counts
 

@@ -1,4 +1,4 @@
-"""What came out of scoring a folder: numbers per image, summaries, tests, and the files made of them."""
+"""How folders of masks are paired, read, scored and summarised."""
 
 import csv
 import json
@@ -7,15 +7,79 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcpmix.core.errors import StorageError
-from mcpmix.metrics.contract import higher_is_better
+import numpy as np
+import numpy.typing as npt
+
+from mcpmix.core.errors import ConfigError, StorageError, bullet_list
+from mcpmix.metrics.contract import (
+    DEFAULT_BAND,
+    DEFAULT_RULE,
+    DEFAULT_TOLERANCES,
+    EmptyRule,
+    check_lengths,
+    higher_is_better,
+    score_keys,
+)
 from mcpmix.metrics.conventions import ConventionRow
-from mcpmix.metrics.files import FilePair
-from mcpmix.metrics.options import FolderOptions
+from mcpmix.metrics.files import FilePair, Missing, read_pair
+from mcpmix.metrics.masks import as_pair
 from mcpmix.metrics.region import Counts
 from mcpmix.metrics.statistics import PairedTest
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """The settings of `score_folder`.
+
+    Attributes:
+        tolerances: lengths in pixels for boundary precision, recall and F1.
+        band: radius in pixels of the bands that boundary IoU compares.
+        rule: what the metrics are when masks are empty.
+        threshold: fraction of full scale from which a soft map is foreground; None refuses soft maps.
+        truth_ending: what true masks have at the end of their stem beyond the name, such as `_segmentation`.
+        prediction_ending: the same for predictions.
+        missing: whether a truth without prediction is an error or counts as an empty prediction.
+        confidence: of intervals, in (0, 1).
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+        worst: how many of the worst cases become pictures.
+        worst_by: the metric that says what is worst.
+        workers: threads that read and score files.
+    """
+
+    tolerances: Sequence[float] = DEFAULT_TOLERANCES
+    band: float = DEFAULT_BAND
+    rule: EmptyRule = DEFAULT_RULE
+    threshold: float | None = None
+    truth_ending: str = ""
+    prediction_ending: str = ""
+    missing: Missing = "error"
+    confidence: float = 0.95
+    resamples: int = 2000
+    seed: int = 0
+    worst: int = 8
+    worst_by: str = "dsc"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_lengths(self.tolerances, self.band)
+        keys = score_keys(self.tolerances)
+        threshold_fits = self.threshold is None or 0 < self.threshold <= 1
+        checks = [
+            (threshold_fits, "threshold must be in (0, 1] or None", self.threshold),
+            (self.missing in ("error", "empty"), "missing must be 'error' or 'empty'", self.missing),
+            (0 < self.confidence < 1, "confidence must be in (0, 1)", self.confidence),
+            (self.resamples >= 1, "resamples must be at least 1", self.resamples),
+            (self.worst >= 0, "worst must be at least 0", self.worst),
+            (self.worst_by in keys, f"worst_by must be one of {', '.join(keys)}", self.worst_by),
+            (self.workers >= 1, "workers must be at least 1", self.workers),
+        ]
+        problems = [f"{text}, but is {value!r}" for good, text, value in checks if not good]
+        if problems:
+            raise ConfigError(bullet_list("The evaluation of folders is set up wrongly:", problems))
+
 
 _OWN_FILES = {"images.csv", "against.csv", "summary.json", "worst"}
 
@@ -170,8 +234,6 @@ class FolderReport:
         Raises:
             StorageError: the folder holds other files.
         """
-        from mcpmix.metrics.worst import draw_worst
-
         _clear(out)
         _write_csv(out / "images.csv", self.method.images)
         if self.against:
@@ -228,3 +290,80 @@ def _write_csv(path: Path, images: Sequence[ImageScore]) -> None:
             scores = [image.scores[key] for key in keys]
             missing = int(image.files.prediction is None)
             writer.writerow([image.files.name, *scores, c.tp, c.fp, c.fn, c.tn, missing, image.thresholded])
+
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+# Colours that stay apart under the common kinds of colour blindness.
+FOUND = (240, 240, 240)
+MISSED = (230, 159, 0)
+INVENTED = (0, 114, 178)
+_OPACITY = 0.5
+_CAPTION_HEIGHT = 16
+_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+
+
+def draw_case(
+    truth: npt.ArrayLike,
+    prediction: npt.ArrayLike,
+    image: npt.NDArray[np.uint8] | None = None,
+    caption: str = "",
+) -> "Image.Image":
+    """Paint found pixels light, missed ones orange and invented ones blue, over the image or over black.
+
+    Args:
+        truth: (H, W) hard mask.
+        prediction: (H, W) hard mask of the same size.
+        image: (H, W, 3) of the same size.
+        caption: a line of text below.
+    """
+    from PIL import Image, ImageDraw
+
+    y, p = (mask.astype(bool) for mask in as_pair(truth, prediction))
+    canvas = np.zeros((*y.shape, 3)) if image is None else image.astype(np.float64)
+    opacity = 1.0 if image is None else _OPACITY
+    for area, colour in ((y & p, FOUND), (y & ~p, MISSED), (~y & p, INVENTED)):
+        canvas[area] = (1 - opacity) * canvas[area] + opacity * np.array(colour)
+    picture = Image.fromarray(canvas.round().astype(np.uint8))
+    if not caption:
+        return picture
+    framed = Image.new("RGB", (picture.width, picture.height + _CAPTION_HEIGHT))
+    framed.paste(picture)
+    ImageDraw.Draw(framed).text((2, picture.height + 2), caption, fill=FOUND)
+    return framed
+
+
+def draw_worst(
+    cases: "Sequence[ImageScore]", options: FolderOptions, out: Path, images: Path | None = None
+) -> None:
+    """Write a picture per case, numbered from the worst.
+
+    Args:
+        cases: worst first.
+        options: the settings they were scored with.
+        out: folder for the pictures; made if there are cases.
+        images: folder of images with the names of the masks. A case without image, or with one of another
+            size, is painted on black.
+    """
+    if cases:
+        out.mkdir(parents=True, exist_ok=True)
+    for number, case in enumerate(cases, start=1):
+        truth, prediction, _ = read_pair(case.files, options.threshold)
+        value = case.scores[options.worst_by]
+        caption = f"{case.files.name}  {options.worst_by} {value:.1f}"
+        picture = draw_case(truth, prediction, _image_of(case.files.name, images, truth.shape), caption)
+        picture.save(out / f"{number:02d}_{case.files.name.replace('/', '_')}.png")
+
+
+def _image_of(name: str, folder: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.uint8] | None:
+    from PIL import Image
+
+    candidates = [folder / f"{name}{suffix}" for suffix in _IMAGE_SUFFIXES] if folder else []
+    for path in candidates:
+        if path.is_file():
+            with Image.open(path) as image:
+                pixels = np.asarray(image.convert("RGB"))
+            return pixels if pixels.shape[:2] == shape else None
+    return None

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
-from mcpmix.core.seeding import numpy_rng
+from mcpmix.core.seeds import numpy_rng
 from mcpmix.metrics.contract import higher_is_better
 
 _CHUNK = 256  # resamples at a time, so that memory does not grow with their number

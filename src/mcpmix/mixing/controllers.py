@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 
 ControllerName = Literal["network", "scalar"]
 

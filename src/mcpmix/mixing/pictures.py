@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mcpmix.core.seeding import numpy_rng
+from mcpmix.core.seeds import numpy_rng
 
 _KEPT: Final = 2048
 _WALKERS, _BURN_IN, _STEPS = 1500, 20, 60

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError, DataError, TrainingError, bullet_list
 from mcpmix.mixing.controllers import CONTROLLERS, ControllerName, Statistics, build_controller
-from mcpmix.mixing.features import FeatureExtractor, FrozenFeatures
-from mcpmix.mixing.mmd import mmd
-from mcpmix.mixing.paired import mix
+from mcpmix.mixing.mcpmix import mix
+from mcpmix.mixing.mmd import FeatureExtractor, FrozenFeatures, mmd
 from mcpmix.mixing.schedules import cosine_decay
 
 GATE_TRAVEL = 3.5

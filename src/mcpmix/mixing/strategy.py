@@ -17,7 +17,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from mcpmix.core.errors import DataError, TrainingError, bullet_list
+from mcpmix.core.errors import ConfigError, DataError, TrainingError, bullet_list
 
 Search = Mapping[str, Sequence[object]]
 """Values of settings that are worth trying, the published ones among them."""
@@ -233,3 +233,65 @@ def paired_terms(batch: Batch, mixed: Tensor, rho: Tensor | float) -> list[Term]
         Term(batch.images, batch.masks, 1.0 - rho, "real"),
         Term(mixed, batch.masks, rho, "mixed"),
     ]
+
+
+def require(method: str, checks: Mapping[str, bool], problems: Sequence[str] = ()) -> None:
+    """Refuse settings.
+
+    Args:
+        method: Name of the method, for the message.
+        checks: What is wrong, and whether it is not: `{"k is -1; expected 0 or more": k >= 0}`.
+        problems: What else is wrong.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    found = [text for text, fine in checks.items() if not fine] + list(problems)
+    if found:
+        raise ConfigError(bullet_list(f"{method} cannot be built with these settings:", found))
+
+
+@final
+class FullSup(FixedStrategy):
+    """The baseline of the ablation: supervised training without synthetic images.
+
+    Cost: that of a training step, to which the others compare.
+    """
+
+    needs_pairs: ClassVar[bool] = False
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:  # noqa: ARG002
+        """One term: the real images."""
+        return [Term(batch.images, batch.masks, 1.0, "real")]
+
+
+@final
+class Append(FixedStrategy):
+    """Real and synthetic images in one batch, each with its hard mask, nothing mixed.
+
+    All images are alike to the network: one term, one mean loss, one set of batch statistics. With the
+    default a step sees 2B images, as many as a step of MCPMix.
+
+    Search range: ratio in {0.25, 0.5, 1.0}. Cost: (1 + ratio) times the forward and backward pass.
+
+    Args:
+        ratio: Synthetic images per real one, in [0, 1]; of a batch of B, `round(ratio * B)` counterparts are
+            drawn without replacement. 0 is supervised training on the real images.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": (0.25, 0.5, 1.0)}
+
+    def __init__(self, ratio: float = 1.0) -> None:
+        super().__init__()
+        if not 0.0 <= ratio <= 1.0:
+            raise ConfigError(f"Appending cannot be built: ratio is {ratio}; expected a value in [0, 1].")
+        self.ratio = ratio
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """One term: the real images, then the chosen counterparts."""
+        size = len(batch.images)
+        count = round(self.ratio * size)
+        chosen = torch.randperm(size, generator=rng)[:count].to(batch.images.device)
+        images = torch.cat([batch.images, batch.pairs()[chosen]])
+        return [Term(images, torch.cat([batch.masks, batch.masks[chosen]]), 1.0, "appended")]

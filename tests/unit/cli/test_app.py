@@ -42,11 +42,11 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_public_names_are_those_of_their_modules():
-    from mcpmix.core.config import load_config
-    from mcpmix.inference import load_segmenter
+    from mcpmix.config_file import load_config
+    from mcpmix.mixing.mcpmix import mix
     from mcpmix.mixing.mmd import mmd
-    from mcpmix.mixing.paired import mix
     from mcpmix.mixing.rla import RLA
+    from mcpmix.segmenter.predict import load_segmenter
 
     assert package.mix is mix
     assert package.RLA is RLA
@@ -88,7 +88,7 @@ def fail_with(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("mcpmix.starting.write_phantom_sheet", fail)
+    monkeypatch.setattr("mcpmix.init.write_phantom_sheet", fail)
 
 
 def test_interruption_says_how_to_go_on(mcpmix, monkeypatch, tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from mcpmix.models.segmenters import build_segmenter, save_segmenter
-from mcpmix.stages import train
+from mcpmix.networks.segmenter import build_segmenter, save_segmenter
+from mcpmix.segmenter import train
 
 SHORT = ("train.epochs=2", "train.validate_every=1", "train.seeds=[0]", "runtime.jobs=1", "runtime.threads=1")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mcpmix.models.features import resnet_file
+from mcpmix.networks.features import resnet_file
 
 
 def test_list_shows_licences_and_presence(mcpmix):
@@ -143,8 +143,9 @@ def test_build_refuses_what_does_not_go_together(mcpmix, photographs, tmp_path, 
 
 
 def test_build_uses_only_the_training_part_of_a_configuration(photographs, tmp_path):
-    from mcpmix.building import OwnImages, _paths
-    from mcpmix.core.config import resolve_config
+    from tools.pretrain.build import OwnImages, _paths
+
+    from mcpmix.config_file import resolve_config
     from mcpmix.core.errors import ConfigError
 
     (tmp_path / "masks").mkdir()

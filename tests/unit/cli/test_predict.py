@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mcpmix.models.segmenters import build_segmenter, save_segmenter
+from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 
 
 @pytest.fixture

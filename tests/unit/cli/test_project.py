@@ -7,7 +7,7 @@ import yaml
 from filelock import FileLock
 from PIL import Image
 
-from mcpmix.core.config import load_config
+from mcpmix.config_file import load_config
 
 
 def first(folder):
@@ -56,7 +56,7 @@ def test_init_keeps_every_value_of_the_preset(mcpmix, config):
 
 
 def load_config_of_preset(name):
-    from mcpmix.core.config import resolve_config
+    from mcpmix.config_file import resolve_config
 
     return resolve_config({"preset": name})
 
@@ -73,7 +73,7 @@ def test_init_names_the_suffix_and_warns_without_groups(mcpmix, phantom_folder, 
 
 @pytest.mark.parametrize("here", [True, False])
 def test_init_says_what_to_do_without_the_weights(mcpmix, phantom_folder, tmp_path, monkeypatch, here):
-    monkeypatch.setattr("mcpmix.starting.is_present", lambda *_: here)
+    monkeypatch.setattr("mcpmix.init.is_present", lambda *_: here)
     done = mcpmix("init", tmp_path / "s", "--root", phantom_folder)
     assert done.code == 0, done.err
     assert ("--preset tiny needs none of them, and no GPU" in done.out) is not here

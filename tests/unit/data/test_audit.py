@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from mcpmix.data.audit import Audit, Severity, inspect_all
-from mcpmix.data.audit.hashing import fingerprint, matches
-from mcpmix.data.audit.inspection import inspect
-from mcpmix.data.audit.page import as_lines, as_page
+from mcpmix.data.audit import Audit, Severity, inspect, inspect_all
 from mcpmix.data.index import build_index
+from mcpmix.data.likeness import fingerprint, matches
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import Split
+from mcpmix.report.audit import as_lines, as_page
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 

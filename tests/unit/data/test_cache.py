@@ -12,8 +12,7 @@ import torch
 
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.progress import SilentProgress
-from mcpmix.data.arrays import load_arrays
-from mcpmix.data.cache import cached, reopen
+from mcpmix.data.cache import cached, load_arrays, reopen
 from mcpmix.data.index import build_index
 from mcpmix.data.splits import Split
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.index import DatasetIndex, Record, build_index
+from mcpmix.data.likeness import look_of
 from mcpmix.data.sample import pixel_digest
-from mcpmix.data.seen import look_of
 from mcpmix.data.splits import Split
 
 

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from mcpmix.data import phantom_set
-from mcpmix.data.phantom import render
 from mcpmix.data.phantom_set import PRETRAINING_SEED, world_seed, write_phantom_set
 from mcpmix.data.sample import Sample, read_image, read_mask
 from mcpmix.data.splits import Split
+from mcpmix.phantom import render
 
 COUNTS = {
     "train_patients": 2,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from mcpmix.core.errors import ConfigError, DataError
-from mcpmix.data.collection import Collection
+from mcpmix.data.layouts.tables import Collection
 from mcpmix.data.planning import SplitPlan, load_collection, make_split
 from mcpmix.data.splits import group_split
 

@@ -8,11 +8,10 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from mcpmix.core.errors import StorageError
-from mcpmix.data.audit import Audit, Severity, inspect_all
-from mcpmix.data.audit.metadata import has_metadata
-from mcpmix.data.audit.repair import Change, as_lines, repair
-from mcpmix.data.collection import Collection
-from mcpmix.data.formats import folders
+from mcpmix.data.audit import Audit, Severity, has_metadata, inspect_all
+from mcpmix.data.layouts import folders
+from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.repair import Change, as_lines, repair
 from mcpmix.data.sample import Sample, read_image, read_mask
 
 

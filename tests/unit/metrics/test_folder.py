@@ -10,8 +10,8 @@ from PIL import Image
 
 from mcpmix.core.errors import ConfigError, DataError, StorageError
 from mcpmix.metrics import EmptyRule, FolderOptions, score, score_folder, score_keys, summarise
+from mcpmix.metrics.report import FOUND, INVENTED, MISSED, draw_case
 from mcpmix.metrics.statistics import compare_methods
-from mcpmix.metrics.worst import FOUND, INVENTED, MISSED, draw_case
 
 
 def disc(rng, size=40):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmix.metrics import _kernels
+from mcpmix.metrics import kernels as _kernels
 
 SOURCE = str(Path(_kernels.__file__).parents[2])
 PAIR = """

@@ -3,9 +3,9 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError, DataError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
-from mcpmix.mixing.strategies.append import Append
+from mcpmix.mixing.strategy import Append
 
 
 def make_batch(count=4, synthetic=True):

@@ -6,10 +6,10 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
+from mcpmix.mixing.appearance_mixes import AugMix, jensen_shannon
 from mcpmix.mixing.photometric import Pixels
-from mcpmix.mixing.strategies.augmix import AugMix, jensen_shannon
 
 
 def make_batch(count=3, side=20):

@@ -4,9 +4,9 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
-from mcpmix.mixing.strategies.cutmix import CutMix
+from mcpmix.mixing.partner_mixes import CutMix
 
 
 class Scripted:

@@ -3,10 +3,10 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError, DataError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
+from mcpmix.mixing.diffusemix import DiffuseMix, fractal_picture, half_share
 from mcpmix.mixing.photometric import Pixels
-from mcpmix.mixing.strategies.diffusemix import DiffuseMix, fractal_picture, half_share
 
 
 def make_batch(count=4, height=8, width=16, synthetic=True):

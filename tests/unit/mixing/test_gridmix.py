@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.mixing.strategies.gridmix import GridMix
+from mcpmix.mixing.partner_mixes import GridMix
 
 
 class Scripted:

@@ -4,9 +4,9 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
-from mcpmix.mixing.strategies.hsmix import HSMix, combined_regions, per_region, stretched_over_regions
+from mcpmix.mixing.hsmix import HSMix, combined_regions, per_region, stretched_over_regions
 
 
 def make_batch(count=3, height=30, width=22):

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
-from mcpmix.mixing.strategies.mixup import Mixup
+from mcpmix.mixing.partner_mixes import Mixup
 
 
 def two_samples():

@@ -4,11 +4,11 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.seeding import torch_rng
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing import Batch
+from mcpmix.mixing import appearance_mixes as pixmix
+from mcpmix.mixing.appearance_mixes import PixMix, add, coefficients, multiply
 from mcpmix.mixing.photometric import Pixels
-from mcpmix.mixing.strategies import pixmix
-from mcpmix.mixing.strategies.pixmix import PixMix, add, coefficients, multiply
 
 
 def make_batch(count=3, side=16):

@@ -6,10 +6,9 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError, TrainingError
-from mcpmix.core.seeding import numpy_rng, torch_rng
+from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.mixing import Batch
-from mcpmix.mixing.puzzle import Grid, optimal_labels, transport_plan
-from mcpmix.mixing.strategies.puzzlemix import PuzzleMix, borders
+from mcpmix.mixing.puzzlemix import Grid, PuzzleMix, borders, optimal_labels, transport_plan
 
 
 def random_grid(identity, *, count, rows, columns, labels):

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from mcpmix.core.errors import ConfigError
+from mcpmix.mixing.registry import build_strategy
 from mcpmix.mixing.rla import RLA
-from mcpmix.mixing.strategies import build_strategy
 from mcpmix.mixing.strategy import Batch
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.mixing.strategies.smoothmix import SmoothMix
+from mcpmix.mixing.partner_mixes import SmoothMix
 
 
 class Scripted:

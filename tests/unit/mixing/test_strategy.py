@@ -3,8 +3,8 @@ import torch
 
 from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.mixing import Batch, Strategy, Term
-from mcpmix.mixing.strategies import FullSup, StepwiseMix
-from mcpmix.mixing.strategy import weighted_sum
+from mcpmix.mixing.mcpmix import StepwiseMix
+from mcpmix.mixing.strategy import FullSup, weighted_sum
 
 
 def test_a_batch_that_does_not_fit_lists_everything():

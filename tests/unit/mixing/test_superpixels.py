@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-import mcpmix.mixing.superpixels as module
-from mcpmix.core.seeding import torch_rng
+import mcpmix.mixing.hsmix as module
+from mcpmix.core.seeds import torch_rng
+from mcpmix.mixing.hsmix import SuperpixelCache, centre_surround, superpixels, window_mean
 from mcpmix.mixing.photometric import Pixels
 from mcpmix.mixing.strategy import Batch, Originals
-from mcpmix.mixing.superpixels import SuperpixelCache, centre_surround, superpixels, window_mean
 
 
 def quarters():

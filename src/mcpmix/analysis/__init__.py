@@ -1,1 +1,0 @@
-"""Analyses: short trainings that measure why something happens."""

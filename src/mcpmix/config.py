@@ -1,0 +1,457 @@
+"""What all sections of the configuration share: their base and the ranges of numbers."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveInt = Annotated[int, Field(gt=0)]
+NaturalInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PhantomConfig(Section):
+    """A procedural data set, for the demo and for tests."""
+
+    train_patients: PositiveInt = 4
+    """Patients whose frames carry labels for training."""
+    validation_patients: PositiveInt = 2
+    """Patients on which the checkpoint is chosen."""
+    test_patients: PositiveInt = 12
+    """Unseen patients for the final figures."""
+    frames_per_patient: PositiveInt = 6
+    """Frames of each training and validation patient."""
+    test_frames_per_patient: PositiveInt = 4
+    """Frames of each test patient."""
+
+
+class SplitConfig(Section):
+    """Which samples are for training, validation and test. A group is never cut."""
+
+    file: Path | None = None
+    """JSON with lists of ids under train, validation and test; overrides all below."""
+    method: str = "random"
+    """`random`, `stratified` (equal sizes of lesions in all parts), `kfold`, or a split that comes with the
+    data: `official`, `pranet` (`mcpmix data list` names them)."""
+    validation: Share = 0.15
+    """Share of the groups for choosing the checkpoint."""
+    test: Share = 0.2
+    """Share of the groups for the final figures."""
+    folds: int = Field(default=5, ge=2)
+    """Number of folds of `kfold`."""
+    fold: NaturalInt = 0
+    """Which fold is the test part, from 0."""
+
+    @model_validator(mode="after")
+    def _leaves_training_data(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation + test must stay below 1, got {self.validation} + {self.test}")
+        if self.fold >= self.folds:
+            raise ValueError(f"fold must be below folds (counted from 0), got {self.fold} of {self.folds}")
+        return self
+
+
+class DataConfig(Section):
+    """Where images and masks come from."""
+
+    source: str = "folder"
+    """`folder`: own images and masks; `manifest` (CSV or JSONL), `nnunet` or `imagefolder`: own data in these
+    layouts; a name of `mcpmix data list`; `phantom`: the procedural set."""
+    root: Path | None = None
+    """Where the data is, for all sources but `folder` and `phantom`: a folder, or an archive as published."""
+    images: Path | None = None
+    """Folder of images (PNG, JPEG, TIFF or BMP)."""
+    masks: Path | None = None
+    """Folder of masks with the same file stems."""
+    groups: Path | None = None
+    """CSV with the columns id and group (patient, lesion, video); without it each image is its own group."""
+    size: PositiveInt = 128
+    """Side in pixels of the square that all networks see."""
+    split: SplitConfig = SplitConfig()
+    phantom: PhantomConfig = PhantomConfig()
+
+    @model_validator(mode="after")
+    def _has_its_paths(self) -> Self:
+        if self.source == "folder" and (self.images is None or self.masks is None):
+            raise ValueError("source: folder needs both `images` and `masks`")
+        if self.source not in ("folder", "phantom") and self.root is None:
+            raise ValueError(
+                f"source: {self.source} needs `root`, the folder or file of the data: give data.root=PATH"
+            )
+        return self
+
+
+class DepthConfig(Section):
+    """Stage 1: a frozen depth network, once per training image."""
+
+    model: str = "embedded"
+    """`embedded`, a local folder or a hub id of any AutoModelForDepthEstimation; each may be pinned with
+    `@sha256:<digest>` (`mcpmix models digest` prints it)."""
+    batch_size: PositiveInt = 16
+    near: Literal["auto", "large", "small"] = "auto"
+    """Whether the network gives near things large values (MiDaS, DPT) or small ones (metric depth); auto: as
+    its configuration says."""
+
+
+class PromptConfig(Section):
+    """The text condition."""
+
+    template: str = (
+        "A clinical {position} endoscopic image showing a {target} lesion, "
+        "realistic texture and clear boundary."
+    )
+    position: str = "colon"
+    """Imaging position, e.g. colon, gastric, nasal."""
+    target: str = "polyp"
+    """What the lesion is."""
+
+    @model_validator(mode="after")
+    def _known_fields(self) -> Self:
+        try:
+            self.template.format(position="", target="")
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(f"template may use only {{position}} and {{target}}: {error!r}") from error
+        return self
+
+    @property
+    def text(self) -> str:
+        """The prompt with its fields filled in."""
+        return self.template.format(position=self.position, target=self.target)
+
+
+class GeneratorConfig(Section):
+    """The diffusion model that stage 2 fine-tunes a ControlNet for."""
+
+    base: str = "embedded"
+    """`embedded`, a local pipeline folder or a hub id, e.g. stable-diffusion-v1-5/stable-diffusion-v1-5."""
+    prompt: PromptConfig = PromptConfig()
+
+
+class GeneratorValidationConfig(Section):
+    """Looks at the generator while it learns, on masks of the validation part."""
+
+    every: NaturalInt = 0
+    """Steps between two looks; 0: none."""
+    images: PositiveInt = 8
+    """Held-out samples that are looked at."""
+    buckets: PositiveInt = 5
+    """Ranges of timesteps whose loss is given apart."""
+    best_by: Literal["loss", "alignment"] = "loss"
+    """What makes the best checkpoint: the lowest validation loss or the highest alignment."""
+    use: Literal["last", "best"] = "last"
+    """Which checkpoint makes the counterparts; the other one is kept beside it."""
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> Self:
+        if self.use == "best" and self.every == 0:
+            raise ValueError("use: best needs `every`, the steps between two validations")
+        return self
+
+
+class FinetuneConfig(Section):
+    """Stage 2: ControlNet on the frozen base."""
+
+    start: str | None = None
+    """ControlNet to start from, made for the same base: `embedded`, a local folder or a hub id, each perhaps
+    pinned. None: a copy of the base's encoder, as in the paper."""
+    steps: PositiveInt = 500
+    batch_size: PositiveInt = 16
+    """Images of one pass of one process; a step takes batch_size * accumulation * processes of them."""
+    accumulation: PositiveInt = 1
+    """Passes whose gradients are added up before a step: large batches in little memory."""
+    processes: PositiveInt = 1
+    """Processes that share a step, started with torchrun; another number of processes is refused."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them: less memory, about a third more time."""
+    optimiser: Literal["adamw", "adamw-8bit"] = "adamw"
+    """adamw-8bit keeps the moments in 8 bits and needs the package bitsandbytes."""
+    learning_rate: PositiveFloat = 1e-3
+    unlock_decoder: bool = False
+    """Whether the decoder of the base's UNet trains too: for images unlike all that the base has seen."""
+    decoder_learning_rate: PositiveFloat = 1e-5
+    """Learning rate of the unlocked decoder."""
+    warmup_steps: NaturalInt = 25
+    ema_decay: Share = 0.99
+    condition: Literal["both", "mask", "depth"] = "both"
+    """Which channels of the condition carry information; the others are zero."""
+    depth_under_mask: Literal["keep", "fill"] = "keep"
+    """What the depth channel shows under the mask: the lesion, as in the paper, or the continuation of its
+    surroundings, so that where a lesion is to be comes from the mask alone."""
+    mask_dropout: Share = 0.0
+    """Share of samples whose mask channel is blanked in training."""
+    depth_dropout: Share = 0.1
+    """Share of samples whose depth channel is blanked in training."""
+    prompt_dropout: Share = 0.1
+    """Share of samples trained without text, for guidance."""
+    min_snr_gamma: float = 5.0
+    """Clip of the signal-to-noise weighting; 0 switches it off."""
+    lesion_weight: float = Field(default=1.0, ge=1)
+    """How much more an error under the mask counts. Lesions are a small part of an image: with few steps a
+    generator learns everything else first."""
+    embedding_channels: tuple[PositiveInt, ...] = (16, 32, 96, 256)
+    """Widths of the condition embedding; the last four make the eightfold down-sampling. A `start` has its
+    own."""
+    augment: bool = True
+    """Paired flips and quarter turns of image, mask and depth."""
+    colour: float = Field(default=0.0, ge=0, le=1)
+    """Strength of colour variation of the training images. With few patients it keeps the ControlNet from
+    learning their colours by heart: it learns the layout, and colour stays the base's business."""
+    save_every: PositiveInt = 50
+    """Steps between two checkpoints."""
+    validation: GeneratorValidationConfig = GeneratorValidationConfig()
+
+
+class JudgeConfig(Section):
+    """Segmenters trained on real training images only, to say whether a lesion is under its mask."""
+
+    network: str = "segformer"
+    """A segmenter by name, as in the section segmenter."""
+    variant: str = "nano"
+    """Its size or encoder."""
+    weights: str | None = None
+    """What it starts from, as segmenter.weights; none: from scratch."""
+    steps: PositiveInt = 250
+    """Optimiser steps of each fold's network."""
+    batch_size: PositiveInt = 8
+    learning_rate: PositiveFloat = 3e-3
+    folds: int = Field(default=2, ge=2)
+    """Networks, each trained without one part of the groups; no more than there are groups."""
+    colour: Share = 1.0
+    """Colour variation in training: synthetic images come in colours that the few real ones lack."""
+
+
+class AdmissionConfig(Section):
+    """Which counterparts come into the bank (docs/pairs.md)."""
+
+    enabled: bool = False
+    """Whether counterparts are judged; off: all are kept, as in the paper."""
+    tries: PositiveInt = 3
+    """Images drawn for one replica at most, each with the next seed. A mask all of whose images were rejected
+    is trained with its real image alone."""
+    alignment_quantile: Share = 0.25
+    """Lowest alignment, as a quantile of the judge's cross-validated Dice on real training images; never
+    below what it reaches with the masks of other groups."""
+    alignment_floor: Share = 0.1
+    """Lowest alignment, whatever the judge reaches on real images."""
+    copy_quantile: Share = 0.95
+    """Share of near-duplicates of real images that the copy check is to find, as long as it takes no more
+    than one in a hundred real images of other groups for copies. 0: no image is a copy."""
+    exposure_tolerance: Share = 0.5
+    """How far beyond the extremes of the real images brightness and contrast may go; 1: anywhere."""
+    judge: JudgeConfig = JudgeConfig()
+
+
+class SynthesisConfig(Section):
+    """Synthetic counterparts under the masks of the training images."""
+
+    replicas: PositiveInt = 4
+    """Counterparts per mask (K) in the bank."""
+    steps: PositiveInt = 12
+    """Denoising steps of DPM-Solver++."""
+    guidance: float = Field(default=1.5, ge=1)
+    """Classifier-free guidance; 1 switches it off and halves the cost."""
+    mask_guidance: float = Field(default=1.0, ge=1)
+    """Guidance towards the mask: above 1, lesions come out more distinctly; one more pass per step."""
+    control_scale: PositiveFloat = 1.0
+    """Weight of the ControlNet's residuals."""
+    strength: float = Field(default=1.0, gt=0, le=1)
+    """1: from pure noise, as the paper; below 1: from the noised latents of the source image."""
+    batch_size: PositiveInt = 16
+    appearance: tuple[str, ...] = ()
+    """Texts of which one, drawn by the seed, is added to each prompt; varies what the base knows about."""
+    source: Literal["bank", "on-the-fly"] = "bank"
+    """`bank`: stored once, one replica drawn per epoch; `on-the-fly`: new images each epoch."""
+    refresh: Share = 0.0
+    """With `bank`: share of the masks that get a new counterpart each epoch, in place of a stored one."""
+    budget: bool = False
+    """Make fewer new counterparts as s and rho fall: the share of samples that get one in an epoch follows
+    s * rho of two epochs before, relative to the first; the others keep theirs (docs/synthesis.md)."""
+    workers: PositiveInt = 1
+    """Processes that make counterparts while the segmenter trains, with one CPU thread each. Results do not
+    depend on it."""
+    ahead: PositiveInt = 8
+    """Batches of counterparts that may be made before training needs them. Results do not depend on it."""
+    admission: AdmissionConfig = AdmissionConfig()
+
+    @model_validator(mode="after")
+    def _makes_something(self) -> Self:
+        if self.admission.enabled and self.makes_in_training:
+            raise ValueError(
+                "admission judges the images of a bank: pairs made in training (source: on-the-fly, refresh) "
+                "would pass unseen. Use source: bank with refresh: 0, or set admission.enabled=false"
+            )
+        if self.refresh > 0 and self.source != "bank":
+            raise ValueError("refresh is for source: bank; on-the-fly makes new counterparts anyway")
+        if self.budget and self.source == "bank" and self.refresh == 0:
+            raise ValueError(
+                "budget is for pairs made in training: set refresh above 0 or source: on-the-fly"
+            )
+        return self
+
+    @property
+    def makes_in_training(self) -> bool:
+        """Whether counterparts are made while the segmenter trains."""
+        return self.source == "on-the-fly" or self.refresh > 0
+
+
+class SegmenterConfig(Section):
+    """The network of stage 3."""
+
+    name: str = "segformer"
+    """segformer, unet, deeplabv3plus, segnet, or package.module:ClassName of an own network."""
+    variant: str = "b0"
+    """segformer: nano (for CPUs), b0 ... b5; unet, deeplabv3plus: encoder, as resnet18; segnet: vgg16."""
+    weights: str | None = None
+    """Hub id or local folder (segformer), or file of encoder or network weights; none: from scratch."""
+
+
+class RLAConfig(Section):
+    """Real-anchored learnable annealing and the fixed mixing arms."""
+
+    s_max: float = Field(default=0.7, gt=0, le=1)
+    rho_max: float = Field(default=0.5, gt=0, le=1)
+    mu: float = Field(default=1.0, ge=0)
+    """Weight of the discrepancy above its margin."""
+    tau0: PositiveFloat | Literal["auto"] = "auto"
+    """Margin at the start; auto: mean discrepancy of the first batches at s = s_max."""
+    lambda_s: float = Field(default=1e-3, ge=0)
+    lambda_rho: float = Field(default=1e-3, ge=0)
+    controller: Literal["network", "scalar"] = "network"
+    gate_learning_rate: PositiveFloat | Literal["auto"] = "auto"
+    """auto: total possible travel of about 3.5 logits over the run."""
+    spread: Share = 0.0
+    """Half-width of the samples' shares around s, relative to s: 0, all take s (paper); 1, from U[0, 2s]."""
+    mmd_every: PositiveInt = 1
+    """Evaluate the discrepancy on every k-th step."""
+    features: str = "embedded"
+    """phi: `embedded`, `resnet50` (torchvision, IMAGENET1K_V2) or a safetensors file of one."""
+    fixed_rho: Share = 0.25
+    """Loss weight of mixed images in the arms without learnable gates."""
+
+
+class EditorConfig(Section):
+    """Edits of the training images by instruction, for the arm diffusemix."""
+
+    model: str | None = None
+    """Hub id or local folder of an InstructPix2Pix pipeline, as timbrooks/instruct-pix2pix; none: diffusemix
+    takes the counterparts of the generator."""
+    instructions: tuple[str, ...] = Field(
+        default=tuple(
+            f"a transformed version of the image into {look}"
+            for look in (
+                "autumn",
+                "snowy",
+                "watercolor art",
+                "sunset",
+                "rainbow",
+                "aurora",
+                "mosaic",
+                "ukiyo-e",
+                "a sketch with crayon",
+            )
+        ),
+        min_length=1,
+    )
+    """One edit for each; the published nine. An epoch draws one per image."""
+    steps: PositiveInt = 100
+    """Denoising steps."""
+    guidance: PositiveFloat = 4.0
+    """Guidance towards the instruction."""
+    image_guidance: PositiveFloat = 1.5
+    """Guidance towards the image."""
+    batch_size: PositiveInt = 4
+    """Images edited at once."""
+
+
+class TrainConfig(Section):
+    """Stage 3."""
+
+    arms: tuple[str, ...] = ("full-sup", "mcpmix", "mcpmix-rla")
+    """Strategies to train; each with every seed."""
+    seeds: tuple[NaturalInt, ...] = (0, 1, 2)
+    strategies: dict[str, dict[str, Any]] = Field(default={})
+    """Settings of strategies that differ from their papers', as `{mixup: {alpha: 0.4}}`; docs/baselines.md
+    lists them. Those of the arms of MCPMix are in the section rla."""
+    epochs: PositiveInt = 400
+    """T: schedules reach their end here."""
+    tail_epochs: NaturalInt = 0
+    """Further epochs with schedules held at their end."""
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+    weight_decay: float = Field(default=1e-4, ge=0)
+    validate_every: PositiveInt = 10
+    """Epochs between two validations; the weights of the best one are kept."""
+    validation_momentum: float = Field(default=0.6, ge=0, lt=1)
+    """How much the validations before a checkpoint count when it is judged: each this many times as much as
+    the one after it. 0: a checkpoint is judged by its own validation alone."""
+    rotate: float = Field(default=30.0, ge=0, le=180)
+    """Largest rotation in degrees, shared by image, counterpart and mask."""
+    scale: float = Field(default=0.2, ge=0, lt=1)
+    """Largest relative change of size."""
+    flip: bool = True
+    colour: float = Field(default=0.0, ge=0, le=1)
+    """Strength of colour jitter, the same for image and counterpart; 0 switches it off."""
+    crop: float = Field(default=0.0, ge=0, lt=1)
+    """Largest share of each side that is cut away, alike for image, counterpart and mask; 0: nothing."""
+    blur: float = Field(default=0.0, ge=0)
+    """Largest standard deviation of a blur in pixels, the same for image and counterpart; 0: none."""
+
+
+class EvaluationConfig(Section):
+    """Scores on the test split."""
+
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+    tolerances: tuple[PositiveInt, ...] = (2, 5, 10)
+    """Boundary tolerances in pixels."""
+    band: PositiveInt = 2
+    """Half-width of the boundary IoU band in pixels."""
+    seen: Literal["refuse", "mark"] = "refuse"
+    """Test images that the generator or the segmenter has seen, or nearly: refuse them, or score them and
+    mark every table as leaking."""
+
+
+class RuntimeConfig(Section):
+    """The machine."""
+
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1`, `mps`."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 on GPUs that have it, otherwise float32."""
+    threads: NaturalInt = 0
+    """CPU threads in all; 0: one per core. Trainings that run side by side share them."""
+    jobs: NaturalInt = 0
+    """Trainings side by side; 0: one per core on a CPU, one on a GPU."""
+    deterministic: bool = True
+
+
+class Config(Section):
+    """A whole run."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: NaturalInt = 0
+    """Root of all random streams."""
+    output: Path = Path("runs")
+    """Folder in which the run's folder is made."""
+    data: DataConfig
+    depth: DepthConfig = DepthConfig()
+    generator: GeneratorConfig = GeneratorConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
+    synthesis: SynthesisConfig = SynthesisConfig()
+    segmenter: SegmenterConfig = SegmenterConfig()
+    train: TrainConfig = TrainConfig()
+    rla: RLAConfig = RLAConfig()
+    editor: EditorConfig = EditorConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @property
+    def folder(self) -> Path:
+        """Where this run's stage folders are."""
+        return self.output / self.name

@@ -1,0 +1,189 @@
+"""Which images a network has seen, and which test images are among them or show nearly the same.
+
+A list of images travels in the folder of every network as `images.json`: name, digest of the pixels, and a
+look from which the fingerprint of the audit comes back exactly. So the question can be asked years later,
+without the images.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.stage_folder import write_json
+from mcpmix.data.index import Record
+from mcpmix.data.likeness import fingerprint_from, matches
+
+SEEN = "images.json"
+
+
+@dataclass(frozen=True)
+class SeenImage:
+    """One image that a network has seen.
+
+    Attributes:
+        id: what it was called.
+        sha256: `pixel_digest` of the image.
+        look: as `look_of` gives it; empty if it is not known.
+    """
+
+    id: str
+    sha256: str
+    look: str = ""
+
+
+def images_of(records: Iterable[Record]) -> list[SeenImage]:
+    """The records of an index as a list of seen images."""
+    return [SeenImage(record.id, record.image_sha256, record.look) for record in records]
+
+
+def write_seen(folder: Path, images: Sequence[SeenImage]) -> None:
+    """Put the list of images into a network's folder."""
+    rows = [{"id": image.id, "sha256": image.sha256, "look": image.look} for image in images]
+    write_json(folder / SEEN, {"images": rows})
+
+
+def read_seen(folder: Path) -> list[SeenImage]:
+    """The list in a network's folder; empty if there is none. Bare digests are read as well.
+
+    Raises:
+        DataError: the list is damaged.
+    """
+    path = folder / SEEN
+    if not path.is_file():
+        return []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        rows = content["images"] if isinstance(content, dict) else content
+        return [_from_row(row) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is no list of seen images ({error!r}), so nobody can tell whether test images are among "
+            "them. Restore the file, or make the network again."
+        ) from error
+
+
+def seen_by_generator(folder: Path, digests: Iterable[str], base: Path) -> dict[str, list[SeenImage]]:
+    """What a generator and its base have seen, as far as their folders list it.
+
+    Args:
+        folder: of the fine-tuned generator.
+        digests: of the images in its manifest; those that its list lacks are added.
+        base: folder of the pipeline that it was fine-tuned from.
+    """
+    listed = read_seen(folder)
+    named = {image.sha256 for image in listed}
+    bare = [_from_row(digest) for digest in digests if digest not in named]
+    return {"the generator": [*listed, *bare], "the generator's base": read_seen(base)}
+
+
+def copies(held: Sequence[SeenImage], seen: Sequence[SeenImage]) -> dict[str, str]:
+    """Held-out images that were seen, or that show nearly the same as one that was.
+
+    Args:
+        held: images that nobody must have seen.
+        seen: images that somebody has.
+
+    Returns:
+        By id, the most alike of the seen ones in words: `= train-7`, or `~ train-7 (12 of 256 signs differ,
+        correlation 0.991)`. The rule is that of the audit.
+    """
+    names = {image.sha256: image.id for image in seen}
+    found = {image.id: f"= {names[image.sha256]}" for image in held if image.sha256 in names}
+    asked = [image for image in held if image.id not in found and image.look]
+    known = [image for image in seen if image.look]
+    best: dict[str, float] = {}
+    prints = [[fingerprint_from(image.look) for image in side] for side in (asked, known)]
+    for match in matches(prints[0], prints[1]):
+        name = asked[match.first].id
+        if match.alike > best.get(name, -1.0):
+            best[name] = match.alike
+            found[name] = (
+                f"~ {known[match.second].id} ({match.different} of 256 signs differ, correlation "
+                f"{match.alike:.3f})"
+            )
+    return found
+
+
+def leak_text(
+    held: Sequence[SeenImage], seen_by: Mapping[str, Sequence[SeenImage]], *, refuse: bool, remedy: str = ""
+) -> str:
+    """Say which test images somebody has seen.
+
+    Args:
+        held: the test images.
+        seen_by: images by who has seen them, as "the segmenter".
+        refuse: whether that is an error.
+        remedy: what else a user can do, for the message.
+
+    Returns:
+        Why figures on these images are too good; empty if none was seen.
+
+    Raises:
+        DataError: with the names of all of them, if `refuse`.
+    """
+    told: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for who, seen in seen_by.items():
+        for name, what in copies(held, seen).items():
+            told[name][what].append(who)
+    if not told:
+        return ""
+    share = f"{len(told)} of {len(held)} test images"
+    if refuse:
+        lines = [
+            f"{name} {what}, seen by {' and '.join(who)}"
+            for name, ways in sorted(told.items())
+            for what, who in ways.items()
+        ]
+        raise DataError(
+            bullet_list(
+                f"{share} were seen in training, or show nearly the same as an image that was (=: same "
+                "pixels, ~: nearly), so the figures would be too good. Split by patient or video "
+                f"(data.groups; `mcpmix data groups` proposes some), or remove them from a part.{remedy}",
+                lines,
+            )
+        )
+    everyone = dict.fromkeys(who for ways in told.values() for names in ways.values() for who in names)
+    return f"{share} were seen by {' and '.join(everyone)}, or show nearly the same as an image that was"
+
+
+def require_parents(
+    parents: Sequence[Record], others: Sequence[Record], seen: Mapping[str, Sequence[SeenImage]]
+) -> None:
+    """Refuse to make counterparts that would carry held-out images into training.
+
+    Args:
+        parents: the images whose counterparts are wanted; all must be of the training part.
+        others: the validation and test images of the data set.
+        seen: the images of the generator and of its base, by who has seen them.
+
+    Raises:
+        DataError: with every parent outside the training part, and every held-out image that was trained on.
+    """
+    problems = [
+        f"{parent.id} is of the {parent.split} part: only training images may be parents."
+        for parent in parents
+        if parent.split != "train"
+    ]
+    held = {other.image_sha256: other for other in others}
+    for who, images in seen.items():
+        trained = [held[image.sha256] for image in images if image.sha256 in held]
+        problems += [f"{other.split} {other.id} was used to train {who}." for other in trained]
+    if problems:
+        raise DataError(
+            bullet_list(
+                "Counterparts are made of training images only, by a generator that saw no others. Correct "
+                "the split, or train the generator again:",
+                problems,
+            )
+        )
+
+
+def _from_row(row: Any) -> SeenImage:  # noqa: ANN401 (JSON values)
+    if isinstance(row, str):
+        return SeenImage(f"image {row[:12]}", row)
+    digest = str(row["sha256"])
+    return SeenImage(str(row.get("id") or f"image {digest[:12]}"), digest, str(row.get("look", "")))

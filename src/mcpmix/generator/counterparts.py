@@ -1,0 +1,112 @@
+"""Makes counterparts: images under the masks of real ones, each from a seed of its own identity."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mcpmix.config import Config
+from mcpmix.core.seeds import numpy_rng, seed_for
+from mcpmix.data.augment import as_images
+from mcpmix.data.cache import Arrays
+from mcpmix.generator.conditions import condition
+from mcpmix.networks.diffusion import load_base
+from mcpmix.networks.generator import Generator, SamplingSettings, load_generator
+from mcpmix.networks.weight_files import resolve
+
+
+@dataclass(frozen=True)
+class Request:
+    """One counterpart to make: replica number `replica` of the sample at `index` of the arrays."""
+
+    index: int
+    replica: int
+
+
+class CounterpartMaker:
+    """A generator with the conditions of all training samples.
+
+    Args:
+        generator: base and ControlNet.
+        arrays: images and masks of the training split.
+        depths: N,S,S float32 in [0, 1].
+        use: which condition channels the ControlNet was trained with: "both", "mask" or "depth".
+        under_mask: what it was shown of depth under the mask: "keep" or "fill".
+        prompt: the text all counterparts share.
+        appearance: texts of which one is added to each prompt; empty: none.
+        settings: how images are drawn.
+        run_seed: root of the seeds.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        arrays: Arrays,
+        depths: np.ndarray,
+        *,
+        use: str,
+        under_mask: str,
+        prompt: str,
+        appearance: Sequence[str],
+        settings: SamplingSettings,
+        run_seed: int,
+    ) -> None:
+        self.generator = generator
+        self.arrays = arrays
+        masks = torch.from_numpy(arrays.masks).float()
+        self.conditions = condition(masks, torch.from_numpy(depths), use, under_mask)
+        self.prompt = prompt
+        self.appearance = tuple(appearance)
+        self.settings = settings
+        self.run_seed = run_seed
+
+    def seed(self, request: Request) -> int:
+        """The seed of a counterpart: a hash of run, sample id and replica."""
+        return seed_for(self.run_seed, self.arrays.ids[request.index], request.replica)
+
+    def text(self, request: Request) -> str:
+        """The prompt of a counterpart; its appearance is drawn by identity too."""
+        if not self.appearance:
+            return self.prompt
+        rng = numpy_rng("appearance", self.seed(request))
+        return f"{self.prompt} {self.appearance[int(rng.integers(len(self.appearance)))]}"
+
+    def make(self, requests: Sequence[Request]) -> np.ndarray:
+        """B,S,S,3 uint8 images, made as one batch."""
+        chosen = [request.index for request in requests]
+        sources = as_images(self.arrays.images[chosen])
+        images = self.generator.sample(
+            self.conditions[chosen],
+            [self.text(request) for request in requests],
+            [self.seed(request) for request in requests],
+            self.settings,
+            sources,
+        )
+        return (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+
+
+def build_maker(
+    config: Config, control: Path, arrays: Arrays, depths: np.ndarray, device: torch.device
+) -> CounterpartMaker:
+    """Load base and ControlNet and put a maker together as configured."""
+    base = load_base(resolve(config.generator.base, "pipeline")).to(device)
+    synthesis = config.synthesis
+    return CounterpartMaker(
+        load_generator(base, control),
+        arrays,
+        depths,
+        use=config.finetune.condition,
+        under_mask=config.finetune.depth_under_mask,
+        prompt=config.generator.prompt.text,
+        appearance=synthesis.appearance,
+        settings=SamplingSettings(
+            synthesis.steps,
+            synthesis.guidance,
+            synthesis.control_scale,
+            synthesis.strength,
+            synthesis.mask_guidance,
+        ),
+        run_seed=config.seed,
+    )

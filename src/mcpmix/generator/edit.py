@@ -1,0 +1,82 @@
+"""Edits for DiffuseMix: each training image under each instruction, made once and stored.
+
+Only run where `editor.model` names an editor. Without it DiffuseMix takes the counterparts of the generator.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mcpmix.config import Config
+from mcpmix.core.device import Runtime
+from mcpmix.core.errors import ConfigError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.seeds import seed_for
+from mcpmix.core.stage_folder import Artifact, StageKey, workspace
+from mcpmix.data.augment import as_images
+from mcpmix.data.cache import cache_of, load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.sample import write_png
+from mcpmix.networks.editing import EditSettings, InstructEditor
+from mcpmix.networks.weight_files import folder_digest, resolve
+
+
+def key(config: Config, dataset: Artifact) -> StageKey:
+    """What the edits depend on."""
+    settings = {
+        "editor": config.editor.model_dump(mode="json", exclude={"batch_size"}),
+        "weights": folder_digest(resolve(_model(config), "pipeline")),
+        "size": config.data.size,
+    }
+    return StageKey("edit", settings, {"dataset": dataset.digest}, config.seed)
+
+
+def run(
+    config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+) -> Artifact:
+    """Make the edits that are not there yet: images/<id>/<number of the instruction>.png.
+
+    Args:
+        config: sections `editor` and `data.size`.
+        dataset: the data set's artefact; only its training part is read.
+        out: folder of the result.
+        runtime: device and precision.
+        progress: where to report.
+    """
+    settings = config.editor
+    records = DatasetIndex.read(dataset / "index.json").part("train")
+    with workspace(out, key(config, dataset)) as space:
+        places = {
+            (index, number): space.folder / "images" / record.id / f"{number}.png"
+            for index, record in enumerate(records)
+            for number in range(len(settings.instructions))
+        }
+        todo = [request for request, path in places.items() if not path.exists()]
+        arrays = load_arrays(records, config.data.size, cache_of(dataset.folder))
+        editor = InstructEditor(resolve(_model(config), "pipeline"), runtime.device, runtime.precision)
+        how = EditSettings(settings.steps, settings.guidance, settings.image_guidance)
+        with progress.track("edit", len(places), len(places) - len(todo)) as advance:
+            for start in range(0, len(todo), settings.batch_size):
+                chunk = todo[start : start + settings.batch_size]
+                pixels = np.stack([arrays.images[index] for index, _ in chunk])
+                edited = editor.edit(
+                    as_images(pixels),
+                    [settings.instructions[number] for _, number in chunk],
+                    [seed_for("edit", config.seed, records[index].id, number) for index, number in chunk],
+                    how,
+                )
+                for request, image in zip(chunk, edited, strict=True):
+                    _write(places[request], image)
+                advance(len(chunk))
+        return space.finish(edits=len(places), instructions=len(settings.instructions))
+
+
+def _model(config: Config) -> str:
+    if config.editor.model is None:
+        raise ConfigError("editor.model: none is named; give the hub id or folder of an editor.")
+    return config.editor.model
+
+
+def _write(path: Path, image: torch.Tensor) -> None:
+    write_png(path, (image.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy())

@@ -1,0 +1,423 @@
+"""Stage 2a: the judge of synthetic images, trained on real training images only."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mcpmix.config import Config
+from mcpmix.core.checkpoint import run_steps
+from mcpmix.core.device import Runtime
+from mcpmix.core.errors import DataError, ModelError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
+from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
+from mcpmix.data.augment import apply_colour, apply_geometry, as_images, draw_colour, draw_geometry, normalise
+from mcpmix.data.cache import Arrays, cache_of, load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.networks.loss import segmentation_loss
+from mcpmix.networks.segmenter import build_segmenter, load_network, save_segmenter
+from mcpmix.networks.weight_files import digest_of_source
+
+Floats = npt.NDArray[np.float64]
+Pixels = npt.NDArray[np.uint8]
+
+_FACTS = "judge.json"
+_CHECKPOINT = "checkpoint.safetensors"
+_WEIGHT_DECAY = 1e-4
+_WARMUP = 0.1  # share of the steps in which the learning rate rises
+_ROTATE, _SCALE = 180.0, 0.3  # degrees and relative size: there is no upright in an endoscope
+_GAIN = 0.4  # spread of the logarithm of a channel's gain at colour 1
+_BATCH = 16  # images judged at once
+_MOST_COMPARED = 200  # images whose masks are exchanged for the level of chance
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """How a judge is trained.
+
+    Attributes:
+        network: a name of the segmenters' registry.
+        variant: its size or encoder.
+        weights: what it starts from, as `segmenter.weights`; None: from scratch.
+        steps: optimiser steps of each fold's network.
+        batch_size: images per step.
+        learning_rate: highest rate of AdamW.
+        folds: networks; no more than there are groups.
+        colour: strength of the colour variation in training, 0 to 1. Synthetic images come in colours that
+            the few real ones lack; a judge that never saw such a colour would fail on all of them.
+    """
+
+    network: str = "segformer"
+    variant: str = "nano"
+    weights: str | None = None
+    steps: int = 250
+    batch_size: int = 8
+    learning_rate: float = 3e-3
+    folds: int = 2
+    colour: float = 1.0
+
+
+class Judge:
+    """Trained networks, which fold each group belongs to, and what they reach on real images.
+
+    Args:
+        networks: one for each fold, trained without it; B,3,S,S normalised images to B,1,S,S logits.
+        fold_of: fold of each training group.
+        real: Dice in [0, 1] of each real training image, by id, from the network of its fold.
+        chance: mean Dice of real images against the masks of other groups.
+        device: where the networks run.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        fold_of: dict[str, int],
+        real: dict[str, float],
+        chance: float = 0.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.networks = [network.to(device).eval() for network in networks]
+        self.fold_of = dict(fold_of)
+        self.real = dict(real)
+        self.chance = chance
+        self.device = torch.device(device)
+
+    @property
+    def real_dice(self) -> Floats:
+        """Cross-validated Dice of the real training images, N values in [0, 1], in the order of their ids."""
+        return np.array([self.real[name] for name in sorted(self.real)])
+
+    def threshold(self, quantile: float, floor: float) -> float:
+        """The Dice below which a synthetic image is rejected.
+
+        Never below `chance`: lesions are large and often in the middle, so that what the judge finds overlaps
+        wrong masks as well, and an image has to fit its own mask better than that.
+
+        Args:
+            quantile: of the cross-validated Dice on real images: 0.25 asks of a synthetic image what three
+                quarters of the real ones reach.
+            floor: never below this, however weak the judge is.
+        """
+        return max(floor, self.chance, float(np.quantile(self.real_dice, quantile)))
+
+    def probabilities(self, images: Pixels, groups: Sequence[str] | None = None) -> npt.NDArray[np.float32]:
+        """Lesion probabilities, B,S,S float32.
+
+        Args:
+            images: B,S,S,3 uint8.
+            groups: the training group under whose mask each image was made, to be judged by the network that
+                did not see it. None, or a group that is not of the training part: the mean of all networks.
+        """
+        folds = [
+            None if groups is None else self.fold_of.get(group) for group in groups or [""] * len(images)
+        ]
+        result = np.empty(images.shape[:3], np.float32)
+        for fold in dict.fromkeys(folds):
+            chosen = [place for place, other in enumerate(folds) if other == fold]
+            jury = self.networks if fold is None else [self.networks[fold]]
+            result[chosen] = np.mean([self._run(network, images[chosen]) for network in jury], axis=0)
+        return result
+
+    def dice(self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None) -> Floats:
+        """Alignment: Dice of what the judge finds against the masks, B values in [0, 1].
+
+        Args:
+            images: B,S,S,3 uint8.
+            masks: B,S,S uint8 in {0, 1}.
+            groups: as for `probabilities`.
+        """
+        return dice_of(self.probabilities(images, groups) > 0.5, masks)
+
+    def scores(
+        self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None
+    ) -> tuple[Floats, Floats]:
+        """Alignment and contrast of each image, from one pass.
+
+        Args:
+            images: B,S,S,3 uint8.
+            masks: B,S,S uint8 in {0, 1}.
+            groups: as for `probabilities`.
+
+        Returns:
+            The Dice, B values in [0, 1]; and how much more probable a lesion is under the mask than outside
+            of it, B values in [-1, 1]: it still tells a good image from a bad one where the judge is unsure
+            and its mask empty.
+        """
+        found = self.probabilities(images, groups)
+        return dice_of(found > 0.5, masks), _contrast(found, masks.astype(bool))
+
+    @torch.inference_mode()
+    def _run(self, network: nn.Module, images: Pixels) -> npt.NDArray[np.float32]:
+        parts = []
+        for start in range(0, len(images), _BATCH):
+            batch = as_images(images[start : start + _BATCH], self.device)
+            parts.append(torch.sigmoid(network(normalise(batch)).float())[:, 0].cpu())
+        return torch.cat(parts).numpy()
+
+
+def dice_of(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic]) -> Floats:
+    """Dice of each pair of B,H,W hard masks; 1 where both are empty."""
+    wanted = masks.astype(bool)
+    both = (found & wanted).sum(axis=(1, 2), dtype=np.float64)
+    total = found.sum(axis=(1, 2), dtype=np.float64) + wanted.sum(axis=(1, 2))
+    return np.where(total > 0, 2 * both / np.maximum(total, 1), 1.0)
+
+
+def chance_dice(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic], groups: Sequence[str]) -> float:
+    """Mean Dice of B,H,W hard masks against the masks of other groups; 0 where there is one group only."""
+    places = np.linspace(0, len(found) - 1, min(len(found), _MOST_COMPARED)).astype(int)
+    names = np.asarray(groups)[places]
+    one = found[places].reshape(len(places), -1).astype(np.float32)
+    two = masks[places].reshape(len(places), -1).astype(np.float32)
+    total = one.sum(1)[:, None] + two.sum(1)[None]
+    dice = np.where(total > 0, 2 * (one @ two.T) / np.maximum(total, 1), 1.0)
+    apart = names[:, None] != names[None]
+    return float(dice[apart].mean()) if apart.any() else 0.0
+
+
+def _contrast(found: npt.NDArray[np.float32], inside: npt.NDArray[np.bool_]) -> Floats:
+    """Mean of B,H,W probabilities inside of masks minus that outside; 0 where either is missing."""
+    return np.array(
+        [
+            float(p[m].mean() - p[~m].mean()) if 0 < m.sum() < m.size else 0.0
+            for p, m in zip(found, inside, strict=True)
+        ]
+    )
+
+
+def deal_folds(groups: Sequence[str], folds: int, seed: int) -> dict[str, int]:
+    """The fold of each group: groups in random order, the largest first, each to the smallest fold.
+
+    Raises:
+        DataError: there are not two groups to hold one out.
+    """
+    names, counts = np.unique(np.asarray(groups), return_counts=True)
+    if len(names) < 2:
+        raise DataError(
+            "The judge of synthetic images needs training images of at least two groups, to be tested on one "
+            f"that it has not seen; there is only {names.tolist()}. Add images, or set "
+            "synthesis.admission.enabled=false."
+        )
+    count = min(folds, len(names))
+    order = numpy_rng("judge-folds", seed).permutation(len(names))
+    order = order[np.argsort(-counts[order], kind="stable")]
+    sizes, fold_of = np.zeros(count, int), {}
+    for place in order:
+        fold = int(sizes.argmin())
+        fold_of[str(names[place])] = fold
+        sizes[fold] += counts[place]
+    return fold_of
+
+
+def train_judge(
+    arrays: Arrays,
+    groups: Sequence[str],
+    settings: JudgeSettings,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    folder: Path,
+    progress: Progress = SILENT,
+) -> Judge:
+    """Train a judge, or continue one that was cut short.
+
+    Args:
+        arrays: real training images and masks.
+        groups: the group of each image.
+        settings: see JudgeSettings.
+        seed: root of its random streams.
+        device: where to train.
+        folder: gets checkpoints while it is trained, then the networks; one that holds a finished judge is
+            read instead. It belongs to one data set and one `settings`: use another folder for others.
+        progress: where to report.
+
+    Raises:
+        DataError: there are not two groups.
+    """
+    if (folder / _FACTS).exists():
+        return load_judge(folder, device)
+    fold_of = deal_folds(groups, settings.folds, seed)
+    folds = np.array([fold_of[group] for group in groups])
+    networks = []
+    for fold in range(max(fold_of.values()) + 1):
+        place = folder / f"fold-{fold}"
+        place.mkdir(parents=True, exist_ok=True)
+        chosen = np.flatnonzero(folds != fold)
+        network = _train_fold(arrays, chosen, settings, seed_for(seed, fold), device, place, progress)
+        networks.append(network)
+    judge = Judge(networks, fold_of, {}, device=device)
+    found = judge.probabilities(arrays.images, groups) > 0.5
+    dice = dice_of(found, arrays.masks)
+    judge.chance = chance_dice(found, arrays.masks, groups)
+    judge.real = {name: float(value) for name, value in zip(arrays.ids, dice, strict=True)}
+    _save(judge, arrays.images.shape[1], settings, folder)
+    return judge
+
+
+def load_judge(folder: Path, device: torch.device | str = "cpu") -> Judge:
+    """Read a finished judge.
+
+    Raises:
+        ModelError: it is missing or damaged.
+    """
+    try:
+        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        fold_of, real, chance = facts["fold_of"], facts["real"], float(facts["chance"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder} has no judge ({_FACTS} expected): {error!r}") from error
+    networks = [load_network(folder / f"fold-{fold}")[0] for fold in range(max(fold_of.values()) + 1)]
+    return Judge(networks, fold_of, real, chance, device)
+
+
+def _save(judge: Judge, size: int, settings: JudgeSettings, folder: Path) -> None:
+    """Networks first, the facts last: a folder with facts is complete."""
+    for fold, network in enumerate(judge.networks):
+        description = {"name": settings.network, "variant": settings.variant, "size": size}
+        save_segmenter(network, folder / f"fold-{fold}", description)
+    facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
+    write_json(folder / _FACTS, {**facts, "settings": asdict(settings)})
+    for fold in range(len(judge.networks)):
+        (folder / f"fold-{fold}" / _CHECKPOINT).unlink(missing_ok=True)
+
+
+def _train_fold(
+    arrays: Arrays,
+    chosen: npt.NDArray[np.intp],
+    settings: JudgeSettings,
+    seed: int,
+    device: torch.device | str,
+    folder: Path,
+    progress: Progress,
+) -> nn.Module:
+    seed_everything("judge", seed)
+    network = build_segmenter(settings.network, settings.variant, settings.weights).to(device).train()
+    optimiser = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=_WEIGHT_DECAY)
+    rates = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, settings.learning_rate, total_steps=settings.steps + 1, pct_start=_WARMUP
+    )
+    images = as_images(arrays.images[chosen])
+    masks = torch.from_numpy(arrays.masks[chosen])[:, None].float()
+
+    def step(index: int) -> float:
+        seed_everything("judge-step", seed, index)  # dropout inside the network
+        loss = _loss(network, images, masks, settings, torch_rng("judge-batch", seed, index), device)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        rates.step()
+        return loss.item()
+
+    run_steps(
+        step,
+        steps=settings.steps,
+        state={"network": network, "optimiser": optimiser, "rates": _Rates(rates)},
+        checkpoint=folder / _CHECKPOINT,
+        save_every=max(1, settings.steps // 2),
+        title=f"judge {folder.name}",
+        progress=progress,
+    )
+    return network.eval()
+
+
+class _Rates:
+    """Only the position of a learning-rate schedule: the rest follows from the settings."""
+
+    def __init__(self, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
+        self.schedule = schedule
+
+    def state_dict(self) -> dict[str, object]:
+        return {"last_epoch": self.schedule.last_epoch, "_step_count": self.schedule._step_count}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self.schedule.load_state_dict({**self.schedule.state_dict(), **state_dict})
+
+
+def _loss(
+    network: nn.Module,
+    images: Tensor,
+    masks: Tensor,
+    settings: JudgeSettings,
+    rng: torch.Generator,
+    device: torch.device | str,
+) -> Tensor:
+    """Cross-entropy and soft Dice of one batch, moved and recoloured."""
+    count = settings.batch_size
+    drawn = torch.randint(len(images), (count,), generator=rng)
+    geometry = draw_geometry(count, rng, rotate=_ROTATE, scale=_SCALE, flip=True)
+    pictures = vary_colour(apply_geometry(geometry, images[drawn]), rng, settings.colour).to(device)
+    targets = apply_geometry(geometry, masks[drawn], mode="nearest").to(device)
+    logits = network(normalise(pictures))
+    # Lesions are small: under cross-entropy alone a network finds none of them for the first hundred steps.
+    return segmentation_loss(logits, targets) + _soft_dice_loss(logits, targets)
+
+
+def _soft_dice_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    found = torch.sigmoid(logits.float())
+    both = (found * targets).sum((1, 2, 3))
+    return 1 - ((2 * both + 1) / ((found + targets).sum((1, 2, 3)) + 1)).mean()
+
+
+def vary_colour(images: Tensor, rng: torch.Generator, strength: float) -> Tensor:
+    """Tone, then mixing of the channels and a gain for each: any hue, with every structure where it was.
+
+    Args:
+        images: B,3,H,W in [0, 1].
+        rng: a CPU generator.
+        strength: 0 changes nothing; at 1 a mucosa may turn pale, blue or green.
+    """
+    count = len(images)
+    toned = apply_colour(draw_colour(count, rng, strength), images)
+    mixture = F.normalize(torch.rand(count, 3, 3, generator=rng), p=1.0, dim=2)
+    share = strength * torch.rand(count, 1, 1, generator=rng)
+    gain = torch.exp(_GAIN * strength * torch.randn(count, 3, 1, generator=rng))
+    matrix = (gain * ((1 - share) * torch.eye(3) + share * mixture)).to(images)
+    return torch.einsum("bij,bjhw->bihw", matrix, toned).clamp(0, 1)
+
+
+def key(config: Config, dataset: Artifact) -> StageKey:
+    """What the judge depends on."""
+    judge = config.synthesis.admission.judge
+    settings = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
+    if judge.weights is not None:
+        settings |= {"weights": digest_of_source(judge.weights, "segmenter")}
+    return StageKey("judge", settings, {"dataset": dataset.digest}, config.seed)
+
+
+def run(
+    config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+) -> Artifact:
+    """Train the judge, or continue it.
+
+    Args:
+        config: sections `synthesis.admission.judge` and `data.size`.
+        dataset: the data set's artefact; only its training part is read.
+        out: folder of the result.
+        runtime: device to run on.
+        progress: where to report.
+    """
+    records = DatasetIndex.read(dataset / "index.json").part("train")
+    with workspace(out, key(config, dataset)) as space:
+        judge = train_judge(
+            load_arrays(records, config.data.size, cache_of(dataset.folder)),
+            [record.group for record in records],
+            JudgeSettings(**config.synthesis.admission.judge.model_dump()),
+            seed=config.seed,
+            device=runtime.device,
+            folder=space.folder,
+            progress=progress,
+        )
+        dice = judge.real_dice
+        progress.say(
+            f"judge: Dice {dice.mean():.2f} on real images of groups that it has not seen, "
+            f"{judge.chance:.2f} against masks of others"
+        )
+        return space.finish(
+            images=len(dice), folds=len(judge.networks), dice=float(dice.mean()), chance=judge.chance
+        )

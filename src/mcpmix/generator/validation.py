@@ -1,0 +1,309 @@
+"""Looks at the generator while it learns: loss by timestep, alignment, a grid of images, on held-out masks.
+
+A ControlNet ignores its condition for a long time and then follows it quite suddenly; the training loss does
+not show when. What is looked at comes from the validation part, with noise and seeds that stay the same.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcpmix.config import Config, GeneratorValidationConfig
+from mcpmix.core.device import Runtime
+from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.seeds import seed_for, torch_rng
+from mcpmix.core.stage_folder import write_json
+from mcpmix.data.augment import as_images
+from mcpmix.data.cache import Arrays
+from mcpmix.data.sample import write_png
+from mcpmix.generator.conditions import condition, swapped_conditions
+from mcpmix.generator.finetune_steps import LOG, Networks, encode_all
+from mcpmix.generator.judge import Judge
+from mcpmix.networks.denoising import Batch, denoising_error
+from mcpmix.networks.diffusion import Autoencoder, load_base
+from mcpmix.networks.generator import Generator, SamplingSettings
+from mcpmix.networks.weight_files import resolve
+
+# Images B,3,S,S in [0, 1] and the masks B,S,S they were made for to B scores; higher is better aligned.
+AlignmentJudge: TypeAlias = Callable[[Tensor, Tensor], Sequence[float]]
+
+BEST = "controlnet-best"
+LAST = "controlnet-last"
+USED = "controlnet"
+_STEP = "step.json"
+# Not those of the synthesis: whoever tries other settings there should not have to train again.
+_SAMPLING = SamplingSettings(steps=12, guidance=2.0)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Samples of the validation part.
+
+    Attributes:
+        ids: N ids.
+        images: N,3,S,S in [0, 1].
+        latents: N,C,h,w.
+        masks: N,S,S.
+        depths: N,S,S.
+    """
+
+    ids: tuple[str, ...]
+    images: Tensor
+    latents: Tensor
+    masks: Tensor
+    depths: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def other_masks(self) -> Tensor:
+        """N,S,S: for each sample the mask of another one; of the only one, its own upside down."""
+        return self.masks.roll(len(self) // 2, 0) if len(self) > 1 else self.masks.flip(1)
+
+
+def hold_out(arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> HeldOut:
+    """Encode the samples that are looked at.
+
+    Args:
+        arrays: images and masks of the validation part.
+        depths: N,S,S in [0, 1].
+        vae: on its device.
+    """
+    images = as_images(arrays.images)
+    masks = torch.from_numpy(arrays.masks).float()
+    return HeldOut(arrays.ids, images, encode_all(vae, images), masks, torch.from_numpy(depths).float())
+
+
+class Validator:
+    """Validates after a checkpoint, keeps the log and the best weights.
+
+    Args:
+        networks: the averaged ones are looked at, since they are the result.
+        held_out: the samples.
+        text: 1,L,C embedding of the full prompt.
+        config: sections `finetune` and `generator`.
+        folder: of the log, the grids and the best weights.
+        runtime: device and precision.
+        judge: gives alignment scores; by default `swap_alignment` does.
+    """
+
+    def __init__(
+        self,
+        networks: Networks,
+        held_out: HeldOut,
+        text: Tensor,
+        config: Config,
+        folder: Path,
+        runtime: Runtime,
+        judge: AlignmentJudge | None = None,
+    ) -> None:
+        self.networks = networks
+        self.held_out = held_out
+        self.text = text
+        self.config = config
+        self.settings = config.finetune.validation
+        self.folder = folder
+        self.runtime = runtime
+        self.judge = judge
+        self.log = JsonLines(folder / LOG)
+
+    def __call__(self, step: int) -> None:
+        """Validate the state after `step` steps if it is due, and export it if it is the best so far.
+
+        Does no harm twice: after a kill it is called again for the state that the run starts from.
+        """
+        if step % self.settings.every and step != self.config.finetune.steps:
+            return
+        rows = validations(self.log)
+        if step not in [row["step"] for row in rows]:
+            self.log.append(step=step, validation=self._look(step))
+            rows = validations(self.log)
+        if best_of(rows, self.settings)["step"] == step and exported_step(self.folder / BEST) != step:
+            self._export(step)
+
+    @torch.no_grad()
+    def _look(self, step: int) -> dict[str, Any]:
+        # As sampling leaves it: a first validation in a process must not differ from a later one.
+        self.networks.averaged_control.eval().requires_grad_(False)
+        with self.runtime.autocast():
+            buckets = self._losses()
+            own, other = self._images()
+        grid = Path("validation") / f"step-{step:06d}.png"
+        (self.folder / grid).parent.mkdir(exist_ok=True)
+        write_grid(self.folder / grid, self.held_out, own, other)
+        return {
+            "loss": float(f"{np.mean(buckets):.5g}"),
+            "buckets": buckets,
+            "alignment": self._alignment(own, other),
+            "alignment_by": "swap" if self.judge is None else "judge",
+            "grid": grid.as_posix(),
+        }
+
+    def _losses(self) -> list[float]:
+        """Mean squared error of each range of timesteps, at its middle; unweighted."""
+        data, buckets, size = self.held_out, self.settings.buckets, self.config.finetune.batch_size
+        unet, control = self.networks.averaged_unet, self.networks.averaged_control
+        schedule = self.networks.schedule
+        errors = []
+        for rows in torch.arange(len(data) * buckets).split(size):
+            error = denoising_error(unet, control, self._batch(rows).to(self.runtime.device), schedule)
+            errors.append(error.mean(dim=(1, 2)).cpu())
+        # Fewer digits than float32 has: the last ones were seen to differ between two equal runs.
+        means = torch.cat(errors).view(len(data), buckets).mean(dim=0)
+        return [float(f"{mean:.5g}") for mean in means.tolist()]
+
+    def _batch(self, rows: Tensor) -> Batch:
+        """Row r is sample r // buckets at the middle of bucket r % buckets, with noise of its own."""
+        data, buckets = self.held_out, self.settings.buckets
+        sample, bucket = rows // buckets, rows % buckets
+        tuned = self.config.finetune
+        shown = condition(data.masks, data.depths, tuned.condition, tuned.depth_under_mask)
+        noise = [
+            torch.randn(
+                data.latents.shape[1:],
+                generator=torch_rng("validation noise", self.config.seed, data.ids[number], place),
+            )
+            for number, place in zip(sample.tolist(), bucket.tolist(), strict=True)
+        ]
+        return Batch(
+            clean=data.latents[sample],
+            noise=torch.stack(noise),
+            t=((bucket + 0.5) * self.networks.schedule.timesteps / buckets).long(),
+            shown=shown[sample],
+            masks=data.masks[sample],
+            text=self.text.expand(len(rows), -1, -1),
+        )
+
+    def _images(self) -> tuple[Tensor, Tensor]:
+        """N,3,S,S images under their own masks, and under those of others with the same seeds and depths.
+
+        Autoencoder and text encoder are loaded for this and leave memory again.
+        """
+        folder = resolve(self.config.generator.base, "pipeline")
+        base = load_base(folder, unet=self.networks.averaged_unet).to(self.runtime.device)
+        generator = Generator(base, self.networks.averaged_control)
+        data, size = self.held_out, self.config.finetune.batch_size
+        seeds = [seed_for("validation", self.config.seed, name) for name in data.ids]
+        tuned, made = self.config.finetune, []
+        for shown in swapped_conditions(
+            data.masks, data.other_masks, data.depths, tuned.condition, tuned.depth_under_mask
+        ):
+            parts = [
+                generator.sample(
+                    shown[rows],
+                    [self.config.generator.prompt.text] * len(seeds[rows]),
+                    seeds[rows],
+                    _SAMPLING,
+                )
+                for rows in (slice(first, first + size) for first in range(0, len(data), size))
+            ]
+            made.append(torch.cat(parts))
+        return made[0], made[1]
+
+    def _alignment(self, own: Tensor, other: Tensor) -> float:
+        data = self.held_out
+        if self.judge is None:
+            return float(np.mean(swap_alignment(own, other, data.masks, data.other_masks)))
+        scores = [*self.judge(own, data.masks), *self.judge(other, data.other_masks)]
+        return float(np.mean(scores))
+
+    def _export(self, step: int) -> None:
+        """Write the weights of this step as the best ones, whole or not at all."""
+        place = self.folder / BEST
+        temporary = self.folder / f"{BEST}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        self.networks.save(temporary)
+        write_json(temporary / _STEP, {"step": step})
+        shutil.rmtree(place, ignore_errors=True)
+        temporary.replace(place)
+
+
+def judged_by(judge: Judge) -> AlignmentJudge:
+    """The alignment that the admission to the bank asks for: Dice of what the judge finds against the masks.
+
+    Validation masks belong to groups that no network of the judge has seen, so all of them are asked.
+    """
+
+    def score(images: Tensor, masks: Tensor) -> Sequence[float]:
+        pixels = (images.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).cpu().numpy()
+        return judge.dice(pixels, masks.to(torch.uint8).cpu().numpy()).tolist()
+
+    return score
+
+
+def swap_alignment(own: Tensor, other: Tensor, masks: Tensor, other_masks: Tensor) -> list[float]:
+    """Whether swapping the mask moves the lesion and nothing else: N scores in [-1, 1], without any judge.
+
+    Two images of the same seed should differ where their masks differ. The score is the correlation, over
+    pixels, between how much the images differ and whether the masks do. It is 0 where the images are equal,
+    as long as the ControlNet does nothing, and also where the masks are.
+
+    Args:
+        own: N,3,S,S images in [0, 1].
+        other: the same under other masks.
+        masks: N,S,S in {0, 1} of `own`.
+        other_masks: likewise of `other`.
+    """
+    moved = (own - other).abs().mean(dim=1).flatten(1).double()
+    swapped = (masks != other_masks).flatten(1).double()
+    moved, swapped = (x - x.mean(dim=1, keepdim=True) for x in (moved, swapped))
+    scale = moved.norm(dim=1) * swapped.norm(dim=1)
+    scores = torch.where(scale > 0, (moved * swapped).sum(dim=1) / scale.clamp(min=1e-12), 0.0)
+    return scores.tolist()
+
+
+def write_grid(path: Path, data: HeldOut, own: Tensor, other: Tensor) -> None:
+    """One row for each sample: real image, its mask, image under it, another mask, image under that.
+
+    Args:
+        path: of the PNG; written whole or not at all.
+        data: the samples.
+        own: N,3,S,S in [0, 1], under their own masks.
+        other: likewise, under the masks of others.
+    """
+    grey = [masks[:, None].expand_as(own) for masks in (data.masks, data.other_masks)]
+    columns = torch.cat([data.images, grey[0], own, grey[1], other], dim=3)
+    pixels = (columns * 255).round().to(torch.uint8).permute(0, 2, 3, 1).flatten(0, 1).numpy()
+    write_png(path, pixels)
+
+
+def validations(log: JsonLines) -> list[dict[str, Any]]:
+    """The rows of a log that are validations: `step`, `loss`, `buckets`, `alignment` and by what, `grid`."""
+    return [{"step": row["step"], **row["validation"]} for row in log.rows() if "validation" in row]
+
+
+def best_of(rows: Sequence[dict[str, Any]], settings: GeneratorValidationConfig) -> dict[str, Any]:
+    """The best validation; of equal ones the first."""
+    sign = 1 if settings.best_by == "loss" else -1
+    return min(rows, key=lambda row: sign * row[settings.best_by])
+
+
+def exported_step(folder: Path) -> int | None:
+    """After how many steps the weights in a folder were exported; None if there are none."""
+    path = folder / _STEP
+    return int(json.loads(path.read_text(encoding="utf-8"))["step"]) if path.exists() else None
+
+
+def keep_both(networks: Networks, folder: Path, use: str) -> None:
+    """Put the chosen weights where the synthesis looks for them, and the others beside them.
+
+    Args:
+        networks: after the last step.
+        folder: of the stage; the best weights are in it.
+        use: "last" or "best".
+    """
+    if use == "last":
+        networks.save(folder / USED)
+        return
+    networks.save(folder / LAST)
+    if (folder / BEST).exists():  # else it was put in place before a kill
+        shutil.rmtree(folder / USED, ignore_errors=True)
+        (folder / BEST).replace(folder / USED)

@@ -1,0 +1,265 @@
+"""Superpixels of images (SLIC), made once for each sample, and a saliency that needs no network."""
+
+from typing import ClassVar, Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mcpmix.core.seeds import numpy_rng, numpy_stream
+from mcpmix.mixing.partner_mixes import blend, require_partners
+from mcpmix.mixing.photometric import Pixels
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
+
+_GREY = (0.299, 0.587, 0.114)
+_SIDE = 64  # of the map on which saliency is computed
+_SURROUNDINGS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)  # half widths of windows, in sides of the image
+
+
+def superpixels(pixels: np.ndarray, segments: int, compactness: float) -> np.ndarray:
+    """SLIC superpixels of one image.
+
+    Args:
+        pixels: (H, W, 3) float in [0, 1].
+        segments: About how many.
+        compactness: Weight of nearness against likeness of colours.
+
+    Returns:
+        Labels 0, 1, ... without gaps, (H, W), int.
+    """
+    # Imported here: it takes as long as a small run, and one strategy needs it.
+    from skimage.segmentation import slic
+
+    labels = slic(pixels, n_segments=segments, compactness=compactness, start_label=0)
+    compact: np.ndarray = np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+    return compact
+
+
+class SuperpixelCache:
+    """Superpixels of samples, each made once.
+
+    A sample has `maps` maps, of numbers of superpixels that belong to its id. They are made from the sample
+    before augmentation and then moved as augmentation moved its pixels; so one map serves all epochs. A
+    batch that cannot tell what its samples were (`Batch.originals` is None) may hold differently augmented
+    images under one id: its maps are made anew each time.
+
+    Args:
+        fewest: Smallest number of superpixels.
+        most: Largest number.
+        compactness: As of `superpixels`.
+        maps: Maps of each sample, to choose from.
+    """
+
+    def __init__(self, fewest: int, most: int, compactness: float, maps: int) -> None:
+        self.fewest, self.most, self.compactness, self.maps = fewest, most, compactness, maps
+        self._kept: dict[tuple[str, int], np.ndarray] = {}
+
+    def labels(self, batch: Batch, pixels: Pixels, choices: np.ndarray) -> Tensor:
+        """Superpixels of the images of a batch.
+
+        Args:
+            batch: Of B images.
+            pixels: From normalised images to [0, 1].
+            choices: Which map of each sample, (B,), int.
+
+        Returns:
+            Labels, (B, 1, H, W), int64, on the device of the images; each sample counts from 0.
+        """
+        names = [(name, int(choice)) for name, choice in zip(batch.ids, choices, strict=True)]
+        if batch.originals is None:
+            images = pixels.denormalise(batch.images)
+            return _stacked([self._make(*pair) for pair in zip(names, images, strict=True)], images)
+        missing = [index for index, name in enumerate(names) if name not in self._kept]
+        if missing:
+            originals = pixels.denormalise(batch.originals.images())
+            for index in missing:
+                self._kept[names[index]] = self._make(names[index], originals[index])
+        maps = _stacked([self._kept[name] for name in names], batch.images)
+        return batch.originals.warp(maps.float()).long()
+
+    def _make(self, name: tuple[str, int], image: Tensor) -> np.ndarray:
+        segments = int(numpy_rng("superpixels", *name).integers(self.fewest, self.most + 1))
+        pixels = image.detach().float().permute(1, 2, 0).cpu().numpy()
+        return superpixels(pixels, segments, self.compactness).astype(np.int32)
+
+
+def _stacked(maps: list[np.ndarray], like: Tensor) -> Tensor:
+    return torch.from_numpy(np.stack(maps))[:, None].long().to(like.device)
+
+
+def centre_surround(pixels: Tensor) -> Tensor:
+    """How much each pixel differs from its surroundings, over several scales.
+
+    Args:
+        pixels: (B, 3, H, W) in [0, 1].
+
+    Returns:
+        (B, 1, H, W), 0 or more: mean absolute difference of grey between the pixel and the windows around it.
+    """
+    weights = torch.tensor(_GREY, device=pixels.device, dtype=pixels.dtype)[:, None, None]
+    height, width = pixels.shape[2:]
+    # Sums over superpixels need no single pixels, and wide windows are cheap on a small map.
+    small = (min(height, _SIDE), min(width, _SIDE))
+    grey = F.adaptive_avg_pool2d((pixels * weights).sum(1, keepdim=True), small)
+    radii = sorted({max(1, round(share * min(small))) for share in _SURROUNDINGS})
+    contrast = torch.stack([(grey - window_mean(grey, radius)).abs() for radius in radii]).mean(0)
+    return F.interpolate(contrast, (height, width), mode="bilinear", align_corners=False)
+
+
+def window_mean(values: Tensor, radius: int) -> Tensor:
+    """Mean over windows of (2 radius + 1)^2 pixels, cut off at the border; (B, C, H, W)."""
+    size = 2 * radius + 1
+    # All rows of a window are equally long, so that the mean of their means is that of the window; this
+    # takes 2 * size additions for each pixel instead of size^2.
+    rows = F.avg_pool2d(values, (1, size), stride=1, padding=(0, radius), count_include_pad=False)
+    return F.avg_pool2d(rows, (size, 1), stride=1, padding=(radius, 0), count_include_pad=False)
+
+
+_TINY = 1e-4
+_SPAN = 1e-5
+
+Variant = Literal["both", "hard", "soft"]
+
+
+@final
+class HSMix(FixedStrategy):
+    """Each image meets a partner twice: superpixels pasted (hard), and superpixels blended (soft).
+
+    Hard: each superpixel of the partner is pasted with probability `select`. Soft: on the superpixels of the
+    hard image, the partner's weight is constant; it follows the share of the partner in the saliency of both,
+    stretched over the regions of an image to [0, 1], or is drawn from U(0, 1). Masks are mixed by the same
+    weights: hard targets for the hard image, soft ones for the soft image. The real images themselves are
+    not trained on, as published.
+
+    Superpixels are SLIC's, made once for each sample and moved along with augmentation (`SuperpixelCache`);
+    each sample has `maps` of them with its own numbers of superpixels, as a draw for each step would make
+    SLIC part of every step. Saliency is the difference from the surroundings at several scales, in place of
+    OpenCV's. The published code scrambles pixels before SLIC; here superpixels follow the edges of the
+    image, as the paper means it.
+
+    Search range: fewest in {30, 80}, most in {80, 400}: few for one large lesion, many for small ones;
+    select in {0.2, 0.5}. Cost: two images for each one.
+
+    Args:
+        fewest: Smallest number of superpixels of an image, 1 or more.
+        most: Largest number, `fewest` or more.
+        select: Probability that a superpixel of the partner is pasted, in [0, 1].
+        compactness: SLIC's weight of nearness against colour, above 0.
+        variant: Which of the two images to train on.
+        weights: Where the soft weights come from: "saliency", or "random" as in the paper's simpler version.
+        region: "sum" adds saliency over a region, as the published code does, so that larger regions have
+            more weight; "mean" averages it.
+        maps: Superpixel maps of each sample, 1 or more.
+    """
+
+    needs_pairs: ClassVar[bool] = False
+    ahead: ClassVar[bool] = True
+    search: ClassVar[Search] = {"fewest": (30, 80), "most": (80, 400), "select": (0.2, 0.5)}
+
+    def __init__(
+        self,
+        fewest: int = 30,
+        most: int = 80,
+        select: float = 0.2,
+        compactness: float = 8.0,
+        variant: Variant = "both",
+        weights: Literal["saliency", "random"] = "saliency",
+        region: Literal["sum", "mean"] = "sum",
+        maps: int = 4,
+    ) -> None:
+        super().__init__()
+        checks = {
+            f"fewest is {fewest} and most is {most}; expected 1 <= fewest <= most": 1 <= fewest <= most,
+            f"select is {select}; expected a probability in [0, 1]": 0 <= select <= 1,
+            f"compactness is {compactness}; expected a value above 0": compactness > 0,
+            f"variant is {variant!r}; expected both, hard or soft": variant in ("both", "hard", "soft"),
+            f"weights is {weights!r}; expected saliency or random": weights in ("saliency", "random"),
+            f"region is {region!r}; expected sum or mean": region in ("sum", "mean"),
+            f"maps is {maps}; expected 1 or more": maps >= 1,
+        }
+        require("HSMix", checks)
+        self.select, self.variant, self.weights, self.region, self.maps = (
+            select,
+            variant,
+            weights,
+            region,
+            maps,
+        )
+        self.pixels = Pixels()
+        self._cache = SuperpixelCache(fewest, most, compactness, maps)
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """Hard and soft images with their masks, each with half of the weight, or one of them."""
+        require_partners(batch, "HSMix")
+        draws, count = numpy_stream(rng), len(batch.images)
+        labels = self._cache.labels(batch, self.pixels, draws.integers(self.maps, size=count))
+        partners = torch.from_numpy(draws.permutation(count)).to(labels.device)
+        pasted = self.pasted(labels[partners], draws)
+        shares = {"hard": pasted.to(batch.images)}
+        if self.variant != "hard":
+            regions = combined_regions(labels, labels[partners], pasted)
+            shares["soft"] = self._soft_share(batch.images, partners, regions, draws)
+        chosen = ("hard", "soft") if self.variant == "both" else (self.variant,)
+        self.note(**{f"partner_share_{name}": float(shares[name].mean()) for name in chosen})
+        return [self._term(batch, partners, name, shares[name], 1.0 / len(chosen)) for name in chosen]
+
+    def _term(self, batch: Batch, partners: Tensor, name: str, share: Tensor, weight: float) -> Term:
+        images, masks = (blend(v, v[partners], 1.0 - share) for v in (batch.images, batch.masks))
+        return Term(images, masks, weight, name)
+
+    def pasted(self, labels: Tensor, draws: np.random.Generator) -> Tensor:
+        """Where the partner is pasted: whole superpixels of it, bool like its labels (B, 1, H, W)."""
+        count = int(labels.max()) + 1
+        chosen = draws.random((len(labels), count)) < self.select
+        return per_region(torch.from_numpy(chosen).to(labels.device), labels)
+
+    def _soft_share(
+        self, images: Tensor, partners: Tensor, regions: Tensor, draws: np.random.Generator
+    ) -> Tensor:
+        """The partner's weight, constant in each region, (B, 1, H, W) in [0, 1]."""
+        if self.weights == "random":
+            drawn = torch.from_numpy(draws.random((len(regions), int(regions.max()) + 1)))
+            return per_region(drawn.to(images), regions)
+        saliency = centre_surround(self.pixels.denormalise(images))
+        ratio = saliency[partners] / (saliency + saliency[partners] + _TINY)
+        return stretched_over_regions(ratio, regions, average=self.region == "mean")
+
+
+def combined_regions(own: Tensor, partner: Tensor, pasted: Tensor) -> Tensor:
+    """Superpixels of the hard image: the partner's where it is pasted, the own ones elsewhere.
+
+    Args:
+        own: Labels from 0, (B, 1, H, W), int64.
+        partner: Likewise.
+        pasted: Bool like them.
+
+    Returns:
+        Labels like them; those of the partner come after all of the own ones.
+    """
+    return torch.where(pasted, partner + own.max() + 1, own)
+
+
+def per_region(values: Tensor, labels: Tensor) -> Tensor:
+    """Values of regions (B, R) as a map, (B, 1, H, W)."""
+    return values.gather(1, labels.flatten(1)).reshape(labels.shape)
+
+
+def stretched_over_regions(ratio: Tensor, regions: Tensor, *, average: bool) -> Tensor:
+    """A map summed or averaged over regions, and stretched to [0, 1] over the regions of each sample.
+
+    Args:
+        ratio: (B, 1, H, W).
+        regions: Labels, (B, 1, H, W), int64.
+        average: Whether to average rather than to sum.
+
+    Returns:
+        Like `ratio`, constant in each region.
+    """
+    flat, size = regions.flatten(1), ratio[0].numel()
+    empty = torch.zeros(len(flat), int(regions.max()) + 1, dtype=torch.float64, device=ratio.device)
+    area = empty.scatter_add(1, flat, torch.ones_like(flat, dtype=torch.float64))
+    value = empty.scatter_add(1, flat, ratio.flatten(1).double()) / (area.clamp(min=1) if average else size)
+    lowest = value.masked_fill(area == 0, torch.inf).amin(1, keepdim=True)
+    highest = value.masked_fill(area == 0, -torch.inf).amax(1, keepdim=True)
+    return per_region(((value - lowest) / (highest - lowest + _SPAN)).to(ratio), regions)

@@ -1,0 +1,152 @@
+"""MCPMix: mixing a real image with its synthetic counterpart under one hard mask."""
+
+from abc import abstractmethod
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from mcpmix.core.errors import ConfigError, DataError, bullet_list
+from mcpmix.mixing.schedules import cosine_share, stepwise_share
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, paired_terms
+
+
+def mix(real: Tensor, synthetic: Tensor, s: float | Tensor) -> Tensor:
+    """Mix in appearance only: `(1 - s) * real + s * synthetic`. The target stays the mask of `real`.
+
+    Linear, so mixing before or after a per-channel normalisation is the same thing.
+
+    Args:
+        real: Real images, (B, ...), floating point.
+        synthetic: Their synthetic counterparts under the same masks, shape and dtype of `real`.
+        s: Synthetic share in [0, 1]: a float, a 0-d tensor (one share for the batch) or (B,) (one per
+            sample). Gradients flow to it. The range is checked for floats only: reading a tensor would
+            make the host wait for the accelerator.
+
+    Returns:
+        The mixed images, like `real`. Bitwise `real` for `s = 0`, and wherever both images agree.
+
+    Raises:
+        DataError: If shapes, dtypes or the share do not fit; the message lists every problem.
+    """
+    problems = _problems(real, synthetic, s)
+    if problems:
+        raise DataError(bullet_list("mix(real, synthetic, s) cannot pair its arguments:", problems))
+    if isinstance(s, Tensor):
+        share = s.to(device=real.device, dtype=real.dtype)
+        return torch.lerp(real, synthetic, share.reshape(-1, *([1] * (real.ndim - 1))) if s.ndim else share)
+    return torch.lerp(real, synthetic, float(s))
+
+
+def _problems(real: Tensor, synthetic: Tensor, s: float | Tensor) -> list[str]:
+    problems = []
+    if real.ndim == 0:
+        problems.append("expected a batch of images (B, ...), got a 0-d tensor")
+    if real.shape != synthetic.shape:
+        problems.append(
+            f"real is {tuple(real.shape)} and synthetic is {tuple(synthetic.shape)}; both must come from the "
+            "same crop and resize"
+        )
+    if real.dtype != synthetic.dtype or not real.is_floating_point():
+        problems.append(
+            f"real is {real.dtype} and synthetic is {synthetic.dtype}; expected one floating-point dtype"
+        )
+    if isinstance(s, Tensor):
+        if s.ndim > 1 or (s.ndim == 1 and s.shape[0] != real.shape[0]):
+            problems.append(
+                f"s has shape {tuple(s.shape)}; expected a float, a 0-d tensor or one share per sample, "
+                f"shape ({real.shape[0] if real.ndim else 'B'},)"
+            )
+    elif not 0.0 <= s <= 1.0:
+        problems.append(f"s is {s}; expected a share in [0, 1]")
+    return problems
+
+
+@final
+class PairedUniform(FixedStrategy):
+    """MCPMix without RLA: each sample draws its share from U[0, s_max].
+
+    Search range: s_max in {0.3, 0.5, 0.7}, rho in {0.25, 0.5}. Cost: two images for each one.
+
+    Args:
+        s_max: Largest synthetic share, in (0, 1].
+        rho: Weight of the mixed loss, in [0, 1]; the real loss has `1 - rho`. The paper gives none for this
+            arm; 0.5 counts real and mixed alike, and is the bound of RLA.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"s_max": (0.3, 0.5, 0.7), "rho": (0.25, 0.5)}
+
+    def __init__(self, s_max: float = 0.7, rho: float = 0.5) -> None:
+        super().__init__()
+        problems = []
+        if not 0.0 < s_max <= 1.0:
+            problems.append(f"s_max is {s_max}; expected a value in (0, 1]")
+        if not 0.0 <= rho <= 1.0:
+            problems.append(f"rho is {rho}; expected a value in [0, 1]")
+        if problems:
+            raise ConfigError(bullet_list("MCPMix cannot be built with these settings:", problems))
+        self.s_max, self.rho = s_max, rho
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """The real images, and the images mixed with one random share per sample."""
+        share = self.s_max * torch.rand(len(batch.images), generator=rng)
+        self.note(s=float(share.mean()), rho=self.rho)
+        return paired_terms(batch, mix(batch.images, batch.pairs(), share), self.rho)
+
+
+class ScheduledMix(FixedStrategy):
+    """Paired mixing where each sample's share is a draw r from U[0, 1] times a ceiling that falls to 0 at T.
+
+    Args:
+        epochs: T, the length of the schedule; later epochs count as T.
+        rho: Weight of the mixed loss, in [0, 1]; as for `PairedUniform`.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+
+    def __init__(self, epochs: int, rho: float = 0.5) -> None:
+        super().__init__()
+        problems = []
+        if epochs < 1:
+            problems.append(f"epochs is {epochs}; expected 1 or more")
+        if not 0.0 <= rho <= 1.0:
+            problems.append(f"rho is {rho}; expected a value in [0, 1]")
+        if problems:
+            raise ConfigError(bullet_list("A mixing schedule cannot be built with these settings:", problems))
+        self.epochs, self.rho = epochs, rho
+
+    @abstractmethod
+    def ceiling(self, epoch: int) -> float:
+        """The largest share of this epoch, in [0, 1]."""
+
+    @final
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """The real images, and the images mixed with one scheduled random share per sample."""
+        share = self.ceiling(self.epoch) * torch.rand(len(batch.images), generator=rng)
+        self.note(s=float(share.mean()), rho=self.rho)
+        return paired_terms(batch, mix(batch.images, batch.pairs(), share), self.rho)
+
+
+@final
+class StepwiseMix(ScheduledMix):
+    """Stepwise decay: shares from [0, 1], reduced every 50 epochs after epoch 100, 0 at 400, scaled to T.
+
+    Cost: two images for each one.
+    """
+
+    def ceiling(self, epoch: int) -> float:
+        """See `stepwise_share`."""
+        return stepwise_share(epoch, self.epochs)
+
+
+@final
+class CosineMix(ScheduledMix):
+    """Cosine annealing: share `r * 0.25 (1 + cos(pi t / T))`.
+
+    Cost: two images for each one.
+    """
+
+    def ceiling(self, epoch: int) -> float:
+        """See `cosine_share`."""
+        return cosine_share(epoch, self.epochs)

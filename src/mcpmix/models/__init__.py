@@ -1,1 +1,0 @@
-"""Layer 1: networks. The only importers of transformers, diffusers, segmentation-models-pytorch and timm."""

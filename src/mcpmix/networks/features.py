@@ -1,0 +1,159 @@
+"""phi: frozen networks that turn images into feature vectors, for MMD, copies and distances.
+
+All of them take images in [0, 1], B,3,H,W, normalise inside, and give B,F pooled features with gradients to
+the image.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torchvision.models import ResNet50_Weights, resnet50
+
+from mcpmix.core.errors import ModelError
+from mcpmix.networks.weight_files import EMBEDDED, resolve, resolve_file, split_pin
+
+_CONFIG = "config.json"
+_WEIGHTS = "model.safetensors"
+
+
+class SmallFeatures(nn.Module):
+    """A small strided convolutional network with group norm and global average pooling.
+
+    Group norm, not batch norm: a frozen phi must treat each image alone.
+
+    Args:
+        channels: width after each halving of the image.
+    """
+
+    def __init__(self, channels: tuple[int, ...] = (24, 48, 96, 128)) -> None:
+        super().__init__()
+        self.channels = tuple(channels)
+        layers: list[nn.Module] = []
+        width = 3
+        for out in self.channels:
+            layers += [
+                nn.Conv2d(width, out, 3, stride=2, padding=1),
+                nn.GroupNorm(8, out),
+                nn.SiLU(),
+                nn.Conv2d(out, out, 3, padding=1),
+                nn.GroupNorm(8, out),
+                nn.SiLU(),
+            ]
+            width = out
+        self.body = nn.Sequential(*layers)
+
+    @property
+    def width(self) -> int:
+        """Length F of a feature vector."""
+        return self.channels[-1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W in [0, 1] to B,F."""
+        pooled: Tensor = self.body(images * 2 - 1).mean(dim=(2, 3))
+        return pooled
+
+
+def save_features(model: SmallFeatures, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write config.json and model.safetensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _CONFIG).write_text(json.dumps({"class": "SmallFeatures", "channels": list(model.channels)}))
+    save_file({k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}, folder / _WEIGHTS)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """Evaluation mode and no gradients for the weights (the input keeps its own)."""
+    return model.eval().requires_grad_(False)
+
+
+def load_small_features(folder: Path) -> SmallFeatures:
+    """Read what `save_features` wrote, frozen, in float32.
+
+    Raises:
+        ModelError: the folder has no such network, or it is damaged.
+    """
+    missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(f"No feature network in {folder}: {missing[0]} is missing.")
+    try:
+        config = json.loads((folder / _CONFIG).read_text())
+        model = SmallFeatures(tuple(config["channels"]))
+        weights = load_file(folder / _WEIGHTS)
+        model.load_state_dict({key: value.float() for key, value in weights.items()})
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ModelError(
+            f"The feature network in {folder} is damaged: {error!s:.160}. Get it again."
+        ) from error
+    freeze(model)
+    return model
+
+
+class ResNetFeatures(nn.Module):
+    """ResNet-50 with ImageNet weights, pooled to 2048 features, as in the paper."""
+
+    width = 2048
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.body = resnet50()
+        self.body.load_state_dict(weights)
+        self.body.fc = nn.Identity()
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W in [0, 1] to B,2048."""
+        features: Tensor = self.body((images - self.mean) / self.std)
+        return features
+
+
+def load_features(source: str) -> nn.Module:
+    """A frozen phi.
+
+    Args:
+        source: "embedded"; "resnet50" (torchvision's IMAGENET1K_V2 file in torch's local cache); or the path
+            of a safetensors file with torchvision's ResNet-50 keys, or of a folder made by `save_features`.
+            Files, folders and "embedded" may be pinned with `@sha256:<digest>`.
+
+    Raises:
+        ModelError: the weights are not on this machine, or have another digest.
+    """
+    if source == "resnet50":
+        return _cached_resnet()
+    name, _ = split_pin(source)
+    if name == EMBEDDED or Path(name).expanduser().is_dir():
+        return load_small_features(resolve(source, "features"))
+    path = resolve_file(source)
+    if path is None:
+        raise ModelError(
+            f"features: {source!r} is none of embedded, resnet50, a folder or a safetensors file."
+        )
+    try:
+        weights = {key: value.float() for key, value in load_file(path).items()}
+        return freeze(ResNetFeatures(weights))
+    except (RuntimeError, OSError, SafetensorError) as error:
+        raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error!s:.160}") from error
+
+
+def resnet_file() -> Path:
+    """Where the weights of `resnet50` are, or would be: torchvision's file in torch's local cache."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / ResNet50_Weights.IMAGENET1K_V2.url.rsplit("/", 1)[-1]
+
+
+def _cached_resnet() -> nn.Module:
+    """Torchvision's network with weights from torch's cache; nothing is downloaded here."""
+    url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
+    if not path.exists():
+        raise ModelError(
+            f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
+            "with internet and copy it there, or set rla.features=embedded."
+        )
+    try:
+        return freeze(ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True)))
+    except Exception as error:  # torch fails on damaged files with errors of nearly every kind
+        raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {url} again.") from error

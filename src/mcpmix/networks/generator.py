@@ -1,0 +1,212 @@
+"""The mask-conditioned generator: a ControlNet on a frozen base, sampled with few steps.
+
+An image depends on its own seed and conditions only, never on the batch it was made in (up to rounding).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from diffusers import ControlNetModel, DPMSolverMultistepScheduler
+from torch import Tensor, nn
+
+from mcpmix.core.errors import ModelError
+from mcpmix.networks.controlnet import load_control
+from mcpmix.networks.diffusion import (
+    DiffusionBase,
+    decode_latents,
+    embed_prompts,
+    encode_images,
+    load_decoder,
+)
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How images are drawn.
+
+    Attributes:
+        steps: denoising steps of DPM-Solver++.
+        guidance: classifier-free guidance; 1 needs no unconditional pass.
+        control_scale: weight of the ControlNet's residuals.
+        strength: 1 starts from noise; below 1 from the noised latents of the source images.
+        mask_guidance: how far to go from what the mask's absence would give to what the mask gives; 1 adds
+            nothing and costs nothing, above 1 takes one more pass and paints the lesion more distinctly.
+    """
+
+    steps: int = 12
+    guidance: float = 1.5
+    control_scale: float = 1.0
+    strength: float = 1.0
+    mask_guidance: float = 1.0
+
+
+class Generator:
+    """Base model and ControlNet, frozen, on one device."""
+
+    def __init__(self, base: DiffusionBase, control: ControlNetModel) -> None:
+        self.base = base.freeze()
+        self.control = control.eval().requires_grad_(False)
+        self.device = base.unet.device
+        self._embeddings: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        condition: Tensor,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
+        sources: Tensor | None = None,
+    ) -> Tensor:
+        """Draw one image per condition.
+
+        Args:
+            condition: B,2,H,W in [0, 1]: mask and depth.
+            prompts: B texts.
+            seeds: B seeds; each image's noise comes from its own.
+            settings: see SamplingSettings.
+            sources: B,3,H,W in [0, 1], the real images; needed for strength below 1.
+
+        Returns:
+            B,3,H,W images in [0, 1], float32 on the CPU.
+        """
+        condition = condition.to(self.device, self.base.unet.dtype)
+        _check_size(condition, self.base.image_multiple)
+        scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
+        scheduler.set_timesteps(settings.steps, device=self.device)
+        latents, first = self._start(condition, seeds, settings, sources, scheduler)
+        guides = self._guides(prompts, condition, settings)
+        with _embedded_once(self.control, guides.condition):
+            for t in scheduler.timesteps[first:]:
+                prediction = self._predict(latents, t, guides, settings.control_scale)
+                latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
+        images = decode_latents(self.base.vae, latents)
+        return (images.float().cpu() + 1) / 2
+
+    def _start(
+        self,
+        condition: Tensor,
+        seeds: Sequence[int],
+        settings: SamplingSettings,
+        sources: Tensor | None,
+        scheduler: DPMSolverMultistepScheduler,
+    ) -> tuple[Tensor, int]:
+        """First latents and the index of the first timestep to run."""
+        factor = self.base.latent_factor
+        shape = (
+            self.base.unet.config.in_channels,
+            condition.shape[2] // factor,
+            condition.shape[3] // factor,
+        )
+        noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds])
+        noise = noise.to(condition)
+        if settings.strength >= 1:
+            return noise * scheduler.init_noise_sigma, 0
+        if sources is None:
+            raise ModelError("strength below 1 starts from the real images: pass them as `sources`.")
+        clean = encode_images(self.base.vae, sources.to(condition) * 2 - 1)
+        first = settings.steps - max(1, round(settings.steps * settings.strength))
+        scheduler.set_begin_index(first)
+        return scheduler.add_noise(clean, noise, scheduler.timesteps[first].repeat(len(seeds))), first
+
+    def _guides(self, prompts: Sequence[str], condition: Tensor, settings: SamplingSettings) -> "Guides":
+        """What is asked in each step, and how the answers are weighted.
+
+        The answer with everything, moved away from the answer without text by `guidance` and from the answer
+        without mask by `mask_guidance`: a weighted sum whose weights add up to 1.
+        """
+        text, blank = self._text(prompts), settings.mask_guidance - 1
+        asked = [(settings.guidance + blank, text, condition)]
+        if settings.guidance > 1:
+            asked.append((1 - settings.guidance, self._text([""]).expand_as(text), condition))
+        if blank:
+            maskless = torch.cat([torch.zeros_like(condition[:, :1]), condition[:, 1:]], dim=1)
+            asked.append((-blank, text, maskless))
+        weights, texts, conditions = zip(*asked, strict=True)
+        return Guides(weights, torch.cat(texts), torch.cat(conditions))
+
+    def _text(self, prompts: Sequence[str]) -> Tensor:
+        """Embeddings B,L,C; cached by text."""
+        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._embeddings]
+        if missing:
+            self._embeddings.update(zip(missing, embed_prompts(self.base, missing), strict=True))
+        return torch.stack([self._embeddings[prompt] for prompt in prompts])
+
+    def _predict(self, latents: Tensor, t: Tensor, guides: "Guides", control_scale: float) -> Tensor:
+        """The UNet's answer, guided; all that is asked goes through the networks as one batch."""
+        inputs = latents.repeat(len(guides.weights), 1, 1, 1)
+        down, middle = self.control(
+            inputs, t, guides.text, guides.condition, conditioning_scale=control_scale, return_dict=False
+        )
+        prediction: Tensor = self.base.unet(
+            inputs,
+            t,
+            guides.text,
+            down_block_additional_residuals=down,
+            mid_block_additional_residual=middle,
+            return_dict=False,
+        )[0]
+        answers = prediction.chunk(len(guides.weights))
+        return torch.stack([w * answer for w, answer in zip(guides.weights, answers, strict=True)]).sum(dim=0)
+
+
+class Guides(NamedTuple):
+    """The questions of one denoising step, G for each image of a batch.
+
+    Attributes:
+        weights: G weights of the answers; they add up to 1.
+        text: G*B,L,C embeddings.
+        condition: G*B,2,H,W mask and depth.
+    """
+
+    weights: tuple[float, ...]
+    text: Tensor
+    condition: Tensor
+
+
+class _Known(nn.Module):
+    """Gives an answer that is known already."""
+
+    def __init__(self, answer: Tensor) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.answer
+
+
+@contextmanager
+def _embedded_once(control: ControlNetModel, condition: Tensor) -> Iterator[None]:
+    """Embed the condition once instead of in every step: it is work at image size, and never changes."""
+    embedding = control.controlnet_cond_embedding
+    control.controlnet_cond_embedding = _Known(embedding(condition))
+    try:
+        yield
+    finally:
+        control.controlnet_cond_embedding = embedding
+
+
+def load_generator(base: DiffusionBase, control: Path) -> Generator:
+    """A generator from a base on its device and the folder of a ControlNet.
+
+    Where the folder holds an unlocked decoder, it takes the place of the base's own.
+
+    Raises:
+        ModelError: the folder is missing, damaged or made for another base.
+    """
+    network = load_control(control).to(base.unet.device)
+    load_decoder(base.unet, control)
+    return Generator(base, network)
+
+
+def _check_size(condition: Tensor, multiple: int) -> None:
+    height, width = condition.shape[2:]
+    if height % multiple or width % multiple:
+        raise ModelError(
+            f"The generator needs image sides that are multiples of {multiple}, got {width}x{height}. "
+            f"Set data.size to {max(multiple, round(height / multiple) * multiple)}."
+        )

@@ -1,0 +1,211 @@
+"""From arguments to a frame: draw the scene, shade it, and pass the light through the patient's device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from mcpmix.core.errors import DataError
+from mcpmix.core.seeds import numpy_rng
+from mcpmix.phantom.scene import SMALL_AREA, Floats, Scene, draw_scene, view_distance
+from mcpmix.phantom.shading import Setting, shade, wall_texture
+from mcpmix.phantom.style import (
+    ELEVATIONS,
+    FOCUS,
+    LESION_COLOURS,
+    LESION_SIZES,
+    LIGHTS,
+    MUCOSA,
+    SURFACES,
+    VESSELS,
+    VIEWS,
+    PatientStyle,
+    patient_style,
+)
+from mcpmix.phantom.surface import build_surface, pixel_grid
+
+_SMALLEST, _LARGEST = 16, 2048
+
+
+@dataclass(frozen=True)
+class PhantomFrame:
+    """One rendered frame with its exact annotation.
+
+    Attributes:
+        image: (H, W, 3) uint8, RGB.
+        mask: (H, W) uint8 in {0, 1}: the pixels that show the lesion.
+        depth: (H, W) float32 in [0, 1], near = 1: inverse depth, scaled to the visible field of this frame;
+            0 outside the field of view.
+        words: Appearance of patient and frame, in the order mucosa, view, light, vessels, focus, surface,
+            lesion colour, lesion elevation, lesion size; all from `WORDS`.
+        patient: Number of the patient.
+        frame: Number of the frame.
+    """
+
+    image: npt.NDArray[np.uint8]
+    mask: npt.NDArray[np.uint8]
+    depth: Floats
+    words: tuple[str, ...]
+    patient: int
+    frame: int
+
+
+def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame:
+    """Render a frame of a patient; the result depends on the arguments only.
+
+    Args:
+        seed: Seed of the whole phantom data set.
+        patient: Number of the patient.
+        frame: Number of the frame; frames share the patient's look and differ in pose and lesion.
+        size: Height and width in pixels, 16..2048. The scene does not depend on it.
+
+    Returns:
+        The image with its exact mask and depth.
+
+    Raises:
+        DataError: If the size is out of range.
+    """
+    if not _SMALLEST <= size <= _LARGEST:
+        raise DataError(
+            f"A phantom frame needs a size of {_SMALLEST} to {_LARGEST} pixels, but render() got {size}. "
+            "Choose a size in that range, for example 128."
+        )
+    style = patient_style(seed, patient)
+    scene = draw_scene(seed, patient, frame, style)
+    x, y = pixel_grid(size)
+    view = view_distance(style, x, y)
+    surface = build_surface(style, scene, x, y)
+    rng = numpy_rng("phantom", seed, "pixels", patient, frame)
+    linear = shade(Setting(style, scene, surface, wall_texture(seed, patient, style), x, y), rng)
+    linear *= (1.0 - np.float32(0.5 * style.vignette) * (x * x + y * y))[..., None]
+    visible = view > 0
+    mask = surface.mask & visible
+    return PhantomFrame(
+        image=_device(style, scene, rng, linear, view),
+        mask=mask.astype(np.uint8),
+        depth=_depth_map(surface.inverse, visible),
+        words=_words(style, scene, float(mask.mean())),
+        patient=patient,
+        frame=frame,
+    )
+
+
+def _words(style: PatientStyle, scene: Scene, area: float) -> tuple[str, ...]:
+    return (
+        style.mucosa,
+        style.view,
+        style.light,
+        style.vessels,
+        style.focus,
+        style.surface,
+        style.lesion_colour,
+        "raised" if scene.lesion.raised else "flat",
+        "small" if area < SMALL_AREA else "large",
+    )
+
+
+def _depth_map(inverse: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
+    low, high = float(inverse[visible].min()), float(inverse[visible].max())
+    scaled = np.clip((inverse - low) / max(high - low, 1e-6), 0.0, 1.0)
+    return np.where(visible, scaled, np.float32(0.0)).astype(np.float32)
+
+
+def _device(
+    style: PatientStyle, scene: Scene, rng: np.random.Generator, linear: Floats, view: Floats
+) -> npt.NDArray[np.uint8]:
+    """Exposure, blur, tone curve, colour, noise and the black surround of the field of view."""
+    half = len(linear) / 2  # pixels per half-width
+    gains = np.array(style.white_balance, dtype=np.float32) * np.float32(style.exposure * scene.light_gain)
+    linear = _blur(linear * gains, style.blur * half, scene.motion[0] * half, scene.motion[1] * half)
+    pixels = (1.0 - np.exp(-1.25 * np.maximum(linear, 0.0))) ** np.float32(style.gamma)
+    grey = pixels.mean(axis=-1, keepdims=True)
+    pixels = grey + np.float32(style.saturation) * (pixels - grey)
+    pixels = 0.45 + np.float32(style.contrast) * (pixels - 0.45)
+    pixels += np.float32(style.noise) * rng.standard_normal(pixels.shape, dtype=np.float32)
+    edge = np.clip(view * np.float32(half) + 0.5, 0.0, 1.0)[..., None]
+    pixels = pixels * edge + 0.02 * (1.0 - edge)
+    image: npt.NDArray[np.uint8] = (np.clip(pixels, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+    return image
+
+
+def _blur(linear: Floats, sigma: float, motion_x: float, motion_y: float) -> Floats:
+    """Blur by optics (standard deviation in pixels) and by motion along the axes (lengths in pixels).
+
+    A motion is taken as a Gaussian with the variance of a uniform smear of that length.
+    """
+    for axis, motion in ((0, motion_y), (1, motion_x)):
+        spread = float(np.hypot(sigma, motion / np.sqrt(12.0)))
+        linear = ndimage.gaussian_filter1d(linear, spread, axis=axis, mode="nearest", truncate=2.5)
+    return linear
+
+
+_GROUPS = (tuple(MUCOSA), VIEWS, LIGHTS, VESSELS, FOCUS, SURFACES, LESION_COLOURS, ELEVATIONS, LESION_SIZES)
+
+WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for group in _GROUPS for word in group))
+"""Every appearance word that `PhantomFrame.words` may hold, each once."""
+
+
+def caption(frame: PhantomFrame, lesion: bool = True) -> str:
+    """Describe a frame in one lower-case sentence.
+
+    Args:
+        frame: A rendered frame.
+        lesion: Whether to name the lesion; without it, the caption tells only the patient's appearance.
+
+    Returns:
+        For example "a clinical colon endoscopic image, pale mucosa, octagonal view, bright light, dense
+        vessels, sharp focus, clean surface, showing a small reddish raised lesion".
+    """
+    mucosa, view, light, vessels, focus, surface, colour, elevation, size = frame.words
+    text = (
+        f"a clinical colon endoscopic image, {mucosa} mucosa, {view} view, {light} light, {vessels} vessels, "
+        f"{focus} focus, {surface} surface"
+    )
+    return f"{text}, showing a {size} {colour} {elevation} lesion" if lesion else text
+
+
+_GAP = 2  # pixels between frames
+_CONTOUR = (90, 255, 120)
+
+
+def contact_sheet(
+    frames: Sequence[PhantomFrame], columns: int, contours: bool = False
+) -> npt.NDArray[np.uint8]:
+    """Lay frames out row by row on a dark ground.
+
+    Args:
+        frames: At least one frame, all of one size.
+        columns: Frames per row, at least 1.
+        contours: Whether to draw the outline of each mask, one pixel wide and just outside it.
+
+    Returns:
+        An RGB image, (H, W, 3) uint8.
+
+    Raises:
+        DataError: If there is no frame, no column, or the sizes differ.
+    """
+    sizes = sorted({frame.image.shape[:2] for frame in frames})
+    if len(sizes) != 1 or columns < 1:
+        raise DataError(
+            "A contact sheet needs at least one frame, all frames of one size, and at least one column, but "
+            f"contact_sheet() got {len(frames)} frames of sizes {sizes} and columns={columns}. "
+            "Render all frames with the same size."
+        )
+    height, width = sizes[0]
+    rows = -(-len(frames) // columns)
+    sheet = np.full((rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 24, dtype=np.uint8)
+    for index, frame in enumerate(frames):
+        top, left = index // columns * (height + _GAP), index % columns * (width + _GAP)
+        tile = _with_contour(frame) if contours else frame.image
+        sheet[top : top + height, left : left + width] = tile
+    return sheet
+
+
+def _with_contour(frame: PhantomFrame) -> npt.NDArray[np.uint8]:
+    inside = np.pad(frame.mask.astype(bool), 1)
+    grown = inside[:-2, 1:-1] | inside[2:, 1:-1] | inside[1:-1, :-2] | inside[1:-1, 2:]
+    tile = frame.image.copy()
+    tile[grown & ~inside[1:-1, 1:-1]] = _CONTOUR
+    return tile

@@ -1,1 +1,0 @@
-"""Layer 2: tables, charts and the page of a run, from numbers and pixels."""

@@ -1,0 +1,91 @@
+"""What an arm of a configuration is: the artefacts it reads and the strategy it trains under."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from mcpmix.config import Config
+from mcpmix.core.stage_folder import Artifact
+from mcpmix.data.augment import denormalise
+from mcpmix.mixing.registry import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
+from mcpmix.mixing.strategy import Strategy
+from mcpmix.networks.features import load_features
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The artefacts that training reads; all but the data set only where the strategy needs pairs."""
+
+    dataset: Artifact
+    depth: Artifact | None = None
+    generator: Artifact | None = None
+    pairs: Artifact | None = None
+    edits: Artifact | None = None
+
+
+def takes_edits(config: Config, arm: str) -> bool:
+    """Whether an arm trains on edits by instruction instead of counterparts."""
+    return arm == "diffusemix" and config.editor.model is not None
+
+
+def needs_generator(config: Config, arm: str) -> bool:
+    """Whether an arm trains on counterparts that the generator makes."""
+    return needs_pairs(arm) and not takes_edits(config, arm)
+
+
+def needs_pairs(arm: str) -> bool:
+    """Whether a strategy trains on synthetic counterparts."""
+    return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` tells of unknown names
+
+
+def arm_strategy(config: Config, arm: str) -> Strategy:
+    """The strategy of an arm with the settings it takes."""
+    rla, epochs = config.rla, config.train.epochs
+    fixed: dict[str, object] = {"s_max": rla.s_max, "rho": rla.fixed_rho}
+    settings: dict[str, dict[str, object]] = {
+        "mcpmix": fixed,
+        "mcpmix-stepwise": {"epochs": epochs, "rho": rla.fixed_rho},
+        "mcpmix-cosine": {"epochs": epochs, "rho": rla.fixed_rho},
+    }
+    if arm == "mcpmix-rla":
+        phi = load_features(rla.features)
+        settings[arm] = {
+            "epochs": epochs,
+            "tail_epochs": config.train.tail_epochs,
+            "features": NormalisedFeatures(phi),
+            **rla.model_dump(exclude={"gate_learning_rate", "features", "fixed_rho"}),
+            "gate_lr": rla.gate_learning_rate,
+        }
+    return build_strategy(arm, **settings.get(arm, {}), **config.train.strategies.get(arm, {}))
+
+
+class NormalisedFeatures(nn.Module):
+    """phi on images as the segmenter sees them: brought back to [0, 1] first."""
+
+    def __init__(self, phi: nn.Module) -> None:
+        super().__init__()
+        self.phi = phi
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W normalised images to B,F."""
+        features: Tensor = self.phi(denormalise(images))
+        return features
+
+
+def check_strategies(strategies: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Problems of the configured settings of strategies."""
+    return [
+        f"train.strategies.{problem}"
+        for name, settings in strategies.items()
+        for problem in setting_problems(name, settings)
+    ]
+
+
+def check_arms(arms: tuple[str, ...]) -> list[str]:
+    """Problems of the configured arms: names that no strategy has."""
+    return [
+        f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}"
+        for arm in arms
+        if arm not in STRATEGIES
+    ]

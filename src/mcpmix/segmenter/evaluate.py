@@ -1,0 +1,159 @@
+"""Scores a segmenter on the test split, at the images' own size."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from mcpmix.config import Config
+from mcpmix.core.device import Runtime
+from mcpmix.core.errors import DataError
+from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
+from mcpmix.data.cache import changed_files
+from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.leakage import SeenImage, images_of, leak_text, read_seen, seen_by_generator
+from mcpmix.data.sample import read_image, read_mask, write_png
+from mcpmix.metrics import score, summarise
+from mcpmix.networks.weight_files import resolve
+from mcpmix.segmenter.model_card import complete_card
+from mcpmix.segmenter.predict import Predictor, load_segmenter
+
+_LOG = "scores.jsonl"  # while it runs; scores.csv is the result
+_PREDICTIONS = "predictions"
+
+
+def key(config: Config, dataset: Artifact, segmenter: Artifact) -> StageKey:
+    """What the scores depend on."""
+    return StageKey(
+        "evaluate",
+        config.evaluation.model_dump(mode="json"),
+        {"dataset": dataset.digest, "segmenter": segmenter.digest},
+    )
+
+
+def run(
+    config: Config,
+    dataset: Artifact,
+    segmenter: Artifact,
+    out: Path,
+    runtime: Runtime,
+    generator: Artifact | None = None,
+    progress: Progress = SILENT,
+) -> Artifact:
+    """Predict, write the masks, score them.
+
+    A killed evaluation goes on after the last image that it scored.
+
+    Args:
+        config: section `evaluation`, and `generator.base`.
+        dataset: the data set's artefact; its test part is read.
+        segmenter: a trained segmenter.
+        out: folder of the result.
+        runtime: device to run on.
+        generator: the generator whose pairs the segmenter saw, if any.
+        progress: where to report.
+
+    Raises:
+        DataError: the segmenter, the generator or its base has seen test images, or nearly the same ones; or
+            a test image is not what was indexed.
+    """
+    index = DatasetIndex.read(dataset / "index.json")
+    records = index.part("test")
+    leaks = _leaks(config, dataset, records, _seen_by(config, index, segmenter, generator))
+    with workspace(out, key(config, dataset, segmenter)) as space:
+        log = JsonLines(space.folder / _LOG)
+        done = _finished(log, records, space.folder)
+        predictor = load_segmenter(segmenter.folder, runtime.device)
+        (space.folder / _PREDICTIONS).mkdir(exist_ok=True)
+        trained = predictor.description
+        title = f"evaluate {trained.get('arm', '')} seed {trained.get('seed', '')}"
+        with progress.track(title, len(records), len(done)) as advance:
+            for record in records[len(done) :]:
+                done.append(_score(config, record, predictor, space.folder))
+                log.append(id=record.id, scores=done[-1])
+                advance()
+        _write_csv(space.folder / "scores.csv", [r.id for r in records], done)
+        summary = summarise(done)
+        written = {name: asdict(value) for name, value in summary.items()}
+        write_json(space.folder / "summary.json", written)
+        complete_card(segmenter.folder, written)
+        log.path.unlink()
+        marks = {"leaks": leaks} if leaks else {}
+        return space.finish(images=len(records), dsc=summary["dsc"].mean, **marks)
+
+
+def require_unseen(config: Config, dataset: Artifact, *, with_generator: bool) -> None:
+    """Refuse now, before hours of training, what evaluation would refuse after them.
+
+    Args:
+        config: section `evaluation`, and `generator.base`.
+        dataset: the data set's artefact.
+        with_generator: whether a generator will be trained.
+
+    Raises:
+        DataError: test images are among the training or validation images, or nearly.
+    """
+    index = DatasetIndex.read(dataset / "index.json")
+    trained = images_of([*index.part("train"), *index.part("validation")])
+    seen = {"the segmenter": trained}
+    if with_generator:
+        seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
+        if config.finetune.start is not None:
+            seen["the generator's start"] = read_seen(resolve(config.finetune.start, "control"))
+    _leaks(config, dataset, index.part("test"), seen)
+
+
+def _leaks(
+    config: Config, dataset: Artifact, records: list[Record], seen_by: Mapping[str, list[SeenImage]]
+) -> str:
+    """Why the figures will be too good; an error unless the user asked for such figures by name."""
+    # A split that is known to leak was asked for by its name, and every table says so.
+    asked = config.evaluation.seen == "mark" or bool(dataset.manifest["counts"].get("leaks"))
+    remedy = " To score them nevertheless, with a mark in every table, set evaluation.seen=mark:"
+    return leak_text(images_of(records), seen_by, refuse=not asked, remedy=remedy)
+
+
+def _seen_by(
+    config: Config, index: DatasetIndex, segmenter: Artifact, generator: Artifact | None
+) -> dict[str, list[SeenImage]]:
+    trained = [*index.part("train"), *index.part("validation")]
+    seen = {"the segmenter": read_seen(segmenter.folder) or images_of(trained)}
+    if generator is not None:
+        base = resolve(config.generator.base, "pipeline")
+        seen |= seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
+    return seen
+
+
+def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[str, float]]:
+    """Scores of the leading images that a killed run has finished; the log is cut to them."""
+    kept = []
+    for row, record in zip(log.rows(), records, strict=False):
+        if row["id"] != record.id or not (folder / _PREDICTIONS / f"{record.id}.png").exists():
+            break
+        kept.append(row)
+    log.rewrite(kept)
+    return [row["scores"] for row in kept]
+
+
+def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -> dict[str, float]:
+    """Predict one image, keep the mask, score it."""
+    settings = config.evaluation
+    image, truth = read_image(record.image), read_mask(record.mask)
+    if problems := changed_files(record, image, truth):
+        raise DataError(
+            f"{' '.join(problems)} Restore it, or delete the run's folder dataset to make the index again."
+        )
+    prediction = predictor.predict(image) >= settings.threshold
+    write_png(folder / _PREDICTIONS / f"{record.id}.png", prediction.astype(np.uint8) * np.uint8(255))
+    return score(truth.astype(bool), prediction, tolerances=settings.tolerances, band=settings.band)
+
+
+def _write_csv(path: Path, ids: list[str], rows: list[dict[str, float]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["id", *rows[0]])
+        writer.writeheader()
+        writer.writerows({"id": name, **row} for name, row in zip(ids, rows, strict=True))

@@ -1,0 +1,337 @@
+"""One training: the loop, its batches, validation and checkpoints.
+
+The loop does not know which strategy it runs.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mcpmix.config import Config
+from mcpmix.core.checkpoint import load_state, save_state
+from mcpmix.core.device import Runtime
+from mcpmix.core.errors import TrainingError
+from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.progress import Progress
+from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
+from mcpmix.data.augment import as_images, draw_augmentation, normalise
+from mcpmix.data.cache import cache_of, load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.leakage import images_of
+from mcpmix.data.splits import require_lesions
+from mcpmix.generator.pair_source import PairBank, PairFolders, PairSource, open_pairs
+from mcpmix.metrics import RegionAccumulator
+from mcpmix.mixing.strategy import Batch, Originals, Term
+from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
+from mcpmix.networks.segmenter import build_segmenter
+from mcpmix.segmenter.arms import Inputs, arm_strategy
+
+T = TypeVar("T")
+
+
+def one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items in the same order, each made in a background thread while the one before is in use.
+
+    Whoever makes the items must not read what the user of the items changes. An error in making an item is
+    raised where the item would have come; when the user stops early, the item in the making is waited for.
+
+    Args:
+        items: Makes an item at each call of `next`; only ever called by the background thread.
+    """
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield item  # type: ignore[misc]  # anything but `end` is a T
+
+
+CHECKPOINT = "checkpoint.safetensors"
+_CALIBRATION_BATCHES = 4
+_WARMUP_SHARE = 0.05
+
+Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
+"""Sees each step after its backward pass: the batch, its terms, and the gradients at their logits."""
+
+
+class Trainer:
+    """State of one training: networks, optimiser, position, best weights so far."""
+
+    def __init__(
+        self, config: Config, inputs: Inputs, arm: str, seed: int, folder: Path, runtime: Runtime
+    ) -> None:
+        self.config, self.seed, self.folder, self.runtime = config, seed, folder, runtime
+        index = DatasetIndex.read(inputs.dataset / "index.json")
+        cache = cache_of(inputs.dataset.folder)
+        self.train = load_arrays(index.part("train"), config.data.size, cache)
+        self.validation = load_arrays(index.part("validation"), config.data.size, cache)
+        require_lesions(mask.any() for mask in self.validation.masks)
+        self.seen = images_of([*index.part("train"), *index.part("validation")])
+        self.epochs = config.train.epochs + config.train.tail_epochs
+        self.steps_per_epoch = math.ceil(len(self.train.ids) / config.train.batch_size)
+
+        seed_everything(config.seed, "train", seed)
+        network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
+        # Convolutions are faster with channels last, on a CPU as on a GPU.
+        self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
+        self.strategy = arm_strategy(config, arm).to(runtime.device)
+        self.strategy.attach(self._input_gradient)
+        self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
+        self.gates: list[float] = []  # s * rho after each epoch
+        self.optimiser = self._optimiser()
+        # Gradients of a mean over all pixels vanish in float16 unless the loss is scaled up.
+        self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == torch.float16)
+        self.rates = torch.optim.lr_scheduler.LambdaLR(
+            self.optimiser,
+            [partial(_rate, steps=self.epochs * self.steps_per_epoch)]
+            + [_constant] * (len(self.optimiser.param_groups) - 1),
+        )
+        self.observer: Observer | None = None
+        self.log = JsonLines(folder / "log.jsonl")
+        self.best: dict[str, Tensor] = {}
+        self.best_dsc, self.best_epoch = -1.0, 0
+        self.warnings: list[str] = []
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        settings = self.config.train
+        groups = [{"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}]
+        groups += self.strategy.parameter_groups(self.epochs * self.steps_per_epoch)
+        return torch.optim.AdamW(groups, lr=settings.learning_rate)
+
+    def _open_pairs(self, inputs: Inputs) -> PairSource:
+        if inputs.edits is not None:
+            stored = [range(len(self.config.editor.instructions))] * len(self.train)
+            drawn_by = seed_for(self.config.seed, self.seed)
+            return PairBank(inputs.edits.folder, self.train.ids, stored, drawn_by)
+        folders = PairFolders(
+            pairs=inputs.pairs.folder if inputs.pairs is not None else None,
+            control=inputs.generator / "controlnet" if inputs.generator is not None else None,
+            depth=inputs.depth.folder if inputs.depth is not None else None,
+        )
+        return open_pairs(self.config, self.train, folders, self.seed, self._order)
+
+    def fit(self, progress: Progress) -> None:
+        """Run the epochs that are left; a checkpoint after each one."""
+        done = self._restore()
+        if done == 0:
+            self.strategy.prepare(list(self._calibration_batches()))
+        title = f"{self.folder.parent.name} seed {self.seed}"
+        with progress.track(title, self.epochs, done) as advance:
+            for epoch in range(done + 1, self.epochs + 1):
+                row = self._run_epoch(epoch)
+                if epoch % self.config.train.validate_every == 0 or epoch == self.epochs:
+                    row["validation"] = self._validate(epoch)
+                self.log.append(**row)
+                self.gates.append(_gate(row))
+                self._save(epoch)
+                advance(1, self._state(row))
+                self.warnings = self.warnings or self.strategy.warnings()  # the first is enough
+
+    def _state(self, row: dict[str, Any]) -> str:
+        """A few words for the progress line."""
+        parts = [f"loss {row['loss']:.3f}", f"best DSC {max(self.best_dsc, 0):.1f}"]
+        note = self.pairs.note() if self.pairs is not None else ""
+        return ", ".join([*parts, note] if note else parts)
+
+    def close(self) -> None:
+        """End the workers of the pair source."""
+        if self.pairs is not None:
+            self.pairs.close()
+
+    # --- one epoch ---------------------------------------------------------------------------------------
+
+    def _run_epoch(self, epoch: int) -> dict[str, object]:
+        # Dropout inside the network draws from torch's global stream; seeding it here makes an epoch
+        # independent of those before it, so that a resumed run is the same run.
+        seed_everything(self.config.seed, "epoch", self.seed, epoch)
+        self.network.train()
+        self.strategy.train()
+        self.strategy.set_epoch(epoch)
+        if self.pairs is not None:
+            self.pairs.begin(epoch, self.gates)
+        totals: dict[str, float] = {}
+        work = self._work(epoch)
+        for step, (batch, terms) in enumerate(one_ahead(work) if self.strategy.ahead else work):
+            for name, value in self._step(batch, epoch, step, terms).items():
+                totals[name] = totals.get(name, 0.0) + value / self.steps_per_epoch
+        return {"epoch": epoch, **totals, **self.strategy.log()}
+
+    def _work(self, epoch: int) -> Iterator[tuple[Batch, list[Term] | None]]:
+        """Batches, with their terms if the strategy can make them ahead of the step."""
+        for step, batch in enumerate(self._batches(epoch)):
+            yield batch, self._terms(batch, epoch, step) if self.strategy.ahead else None
+
+    def _terms(self, batch: Batch, epoch: int, step: int) -> list[Term]:
+        return self.strategy.terms(batch, torch_rng("strategy", self.config.seed, self.seed, epoch, step))
+
+    def _step(self, batch: Batch, epoch: int, step: int, terms: list[Term] | None = None) -> dict[str, float]:
+        terms = self._terms(batch, epoch, step) if terms is None else terms
+        with self.runtime.autocast():
+            logits = predict_terms(self.network, [t.images for t in terms], [t.name for t in terms])
+        losses = [segmentation_loss(part, t.targets) for part, t in zip(logits, terms, strict=True)]
+        total = self.strategy.combine(losses, batch, terms) + self.strategy.consistency(logits, terms)
+        if not torch.isfinite(total):
+            raise TrainingError(
+                f"The loss is {total.item()} in epoch {epoch}, step {step} (samples {', '.join(batch.ids)}). "
+                "Lower train.learning_rate or set runtime.precision=float32."
+            )
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.observer is not None:
+            for part in logits:
+                part.retain_grad()
+        self.scaler.scale(total).backward()
+        if self.observer is not None:
+            self.observer(batch, terms, [self._unscaled_gradient(part) for part in logits])
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.rates.step()
+        values = {f"loss_{t.name}": loss.item() for t, loss in zip(terms, losses, strict=True)}
+        return {"loss": total.item(), **values}
+
+    def _unscaled_gradient(self, logits: Tensor) -> Tensor:
+        assert logits.grad is not None  # it was retained
+        return logits.grad.float() / self.scaler.get_scale()
+
+    def _input_gradient(self, images: Tensor, targets: Tensor) -> Tensor:
+        with self.runtime.autocast():
+            return input_gradient(self.network, images, targets)
+
+    def _batches(self, epoch: int) -> Iterator[Batch]:
+        """Full batches in a new order; the last one is filled up from the start of the order."""
+        for step, chosen in enumerate(np.split(self._order(epoch), self.steps_per_epoch)):
+            synthetic = self.pairs.take(epoch, chosen) if self.pairs is not None else None
+            yield self._batch(chosen, synthetic, (epoch, step))
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """The numbers of the samples that an epoch takes, `steps_per_epoch` whole batches of them."""
+        order = numpy_rng("order", self.config.seed, self.seed, epoch).permutation(len(self.train.ids))
+        return np.resize(order, self.steps_per_epoch * self.config.train.batch_size)
+
+    def _batch(self, chosen: np.ndarray, synthetic: np.ndarray | None, position: tuple[int, int]) -> Batch:
+        """Images, counterparts and masks under one geometric transform."""
+        settings, device = self.config.train, self.runtime.device
+        rng = torch_rng("augment", self.config.seed, self.seed, *position)
+        drawn = draw_augmentation(
+            len(chosen),
+            rng,
+            rotate=settings.rotate,
+            scale=settings.scale,
+            flip=settings.flip,
+            colour=settings.colour,
+            crop=settings.crop,
+            blur=settings.blur,
+        )
+
+        def appearance(pixels: np.ndarray) -> Tensor:
+            return normalise(drawn.images(as_images(pixels, device)))
+
+        masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
+        return Batch(
+            images=appearance(self.train.images[chosen]),
+            masks=drawn.masks(masks),
+            synthetic=None if synthetic is None else appearance(synthetic),
+            ids=tuple(self.train.ids[i] for i in chosen),
+            originals=Originals(
+                images=lambda: normalise(as_images(self.train.images[chosen], device)),
+                warp=drawn.masks,
+            ),
+        )
+
+    def _calibration_batches(self) -> Iterator[Batch]:
+        """Batches of the first epochs, as training will see them."""
+        for index in range(_CALIBRATION_BATCHES):
+            yield next(self._batches(min(1 + index, self.epochs)))
+
+    @torch.no_grad()
+    def _validate(self, epoch: int) -> dict[str, float]:
+        """Region metrics on the validation split; keeps the weights if they are the best so far.
+
+        One validation of few images goes up and down by chance: weights are judged by the mean of this
+        validation and, with falling weight, those before it.
+        """
+        self.network.eval()
+        accumulator = RegionAccumulator()
+        for start in range(0, len(self.validation.ids), self.config.train.batch_size):
+            part = slice(start, start + self.config.train.batch_size)
+            images = as_images(self.validation.images[part], self.runtime.device)
+            masks = torch.from_numpy(self.validation.masks[part])[:, None].to(self.runtime.device)
+            with self.runtime.autocast():
+                logits = self.network(normalise(images))
+            accumulator.update(logits > 0, masks.bool())
+        scores = accumulator.compute()
+        earlier = [row["validation"]["dsc"] for row in self.log.rows() if "validation" in row]
+        smooth = recent_mean([*earlier, scores["dsc"]], self.config.train.validation_momentum)
+        if smooth > self.best_dsc:
+            self.best_dsc, self.best_epoch = smooth, epoch
+            self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        return scores
+
+    # --- checkpoints -------------------------------------------------------------------------------------
+
+    def _save(self, epoch: int) -> None:
+        scaling = {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
+        save_state(
+            self.folder / CHECKPOINT,
+            {
+                "epoch": epoch,
+                "network": self.network.state_dict(),
+                "strategy": self.strategy.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "rates": {"last_epoch": self.rates.last_epoch},
+                "best": self.best,
+                "best_dsc": self.best_dsc,
+                "best_epoch": self.best_epoch,
+                "warnings": self.warnings,
+                **scaling,
+            },
+        )
+
+    def _restore(self) -> int:
+        """Continue from the checkpoint, if there is one; returns the number of finished epochs."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            self.log.rewrite([])
+            return 0
+        state = load_state(path, str(self.runtime.device))
+        self.network.load_state_dict(state["network"])
+        self.strategy.load_state_dict(state["strategy"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
+        self.scaler.load_state_dict(state.get("scaler", self.scaler.state_dict()))
+        self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
+        self.warnings = state["warnings"]
+        done = int(state["epoch"])
+        rows = [row for row in self.log.rows() if row["epoch"] <= done]
+        self.log.rewrite(rows)
+        self.gates = [_gate(row) for row in rows]
+        return done
+
+
+def recent_mean(values: Sequence[float], momentum: float) -> float:
+    """Mean of `values` in which each counts `momentum` times as much as the one after it; 0: the last one."""
+    weights = np.power(momentum, np.arange(len(values))[::-1], dtype=float)
+    return float(np.average(values, weights=weights))
+
+
+def _gate(row: Mapping[str, Any]) -> float:
+    """What the pairs of an epoch were worth: s * rho as logged, 1 for strategies that log neither."""
+    return float(row.get("s", 1.0)) * float(row.get("rho", 1.0))
+
+
+def _rate(step: int, steps: int) -> float:
+    """Linear warm-up over a twentieth of the run, then half a cosine down to 0."""
+    warmup = max(1, round(_WARMUP_SHARE * steps))
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def _constant(_: int) -> float:
+    return 1.0

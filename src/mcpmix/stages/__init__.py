@@ -1,1 +1,0 @@
-"""Layer 2: the stages. Each is `run(...) -> Artifact`; they meet only through folders."""

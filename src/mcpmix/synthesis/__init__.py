@@ -1,1 +1,0 @@
-"""Layer 2: synthetic counterparts and where training gets them from."""

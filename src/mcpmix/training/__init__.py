@@ -1,1 +1,0 @@
-"""Layer 1: the pieces of a training loop."""

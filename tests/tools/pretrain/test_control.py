@@ -1,0 +1,108 @@
+"""The label-free ControlNet: what it sees, that it learns, that it goes on after a stop."""
+
+import numpy as np
+import pytest
+import torch
+from tools.pretrain.control import raised_regions, train_control
+from tools.pretrain.corpus import phantom_corpus
+
+from mcpmix.core import checkpoint as resumable
+from mcpmix.core.errors import DataError
+from mcpmix.generator.conditions import condition
+from mcpmix.networks.controlnet import load_control
+from mcpmix.networks.diffusion import load_base
+from tools.pretrain import control, fitting
+
+FRAMES = 6
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return phantom_corpus(tmp_path_factory.mktemp("corpus"), FRAMES, 64)
+
+
+@pytest.fixture
+def base(random_models):
+    return load_base(random_models / "pipeline")
+
+
+@pytest.fixture
+def all_are_clear(monkeypatch):
+    monkeypatch.setattr(control, "_CLEAR", 0.0)
+
+
+def train(corpus, base, folder, steps=2):
+    folder.mkdir(exist_ok=True)
+    train_control(corpus, base, "A polyp.", folder, steps=steps, batch_size=2)
+    return load_control(folder / "control")
+
+
+@pytest.mark.usefixtures("all_are_clear")
+def test_the_base_stays_and_the_result_takes_mask_and_depth(corpus, base, tmp_path):
+    before = {name: value.clone() for name, value in base.unet.state_dict().items()}
+    result = train(corpus, base, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in base.unet.state_dict().items())
+    assert result.config.conditioning_channels == 2
+    assert any(v.abs().max() > 0 for n, v in result.state_dict().items() if "controlnet_down_blocks" in n)
+    stored = (tmp_path / "control" / "config.json").read_text()
+    assert str(tmp_path) not in stored
+
+
+@pytest.mark.usefixtures("all_are_clear")
+def test_a_stopped_training_goes_on_to_the_same_weights(corpus, base, tmp_path, monkeypatch):
+    whole = train(corpus, base, tmp_path / "whole", 3)
+
+    def stop(step, **settings):
+        def failing(index):
+            if index == 2:
+                raise KeyboardInterrupt
+            return step(index)
+
+        resumable.run_steps(failing, **settings | {"save_every": 1})
+
+    monkeypatch.setattr(fitting, "run_steps", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(corpus, base, tmp_path / "stopped", 3)
+    monkeypatch.setattr(fitting, "run_steps", resumable.run_steps)
+    resumed = train(corpus, base, tmp_path / "stopped", 3)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.usefixtures("all_are_clear")
+def test_a_batch_shows_masks_filled_depth_and_latents_of_the_same_images(corpus, base, tmp_path):
+    examples = control._Examples(corpus, base, "A polyp.", tmp_path, control.SILENT)
+    mirrored, kept, dropped = set(), np.zeros(2, int), np.zeros(2, int)
+    for index in range(8):
+        batch = examples.batch(index, 3, 1000)
+        rng = control.numpy_rng("control batch", index)
+        chosen, view = rng.choice(examples.usable, 3), int(rng.integers(2))
+        mirrored.add(view)
+        masks = torch.from_numpy(examples.masks[chosen]).float()
+        assert torch.equal(batch.masks, masks.flip(-1) if view else masks)
+        assert torch.equal(batch.clean, torch.from_numpy(examples.latents[view, chosen]).float())
+        depths = torch.from_numpy(np.asarray(corpus.depth[chosen])).float()
+        whole = condition(masks, depths, "both", "fill")
+        whole = whole.flip(-1) if view else whole
+        for row, shown in zip(whole, batch.shown, strict=True):
+            for channel in range(2):
+                kept[channel] += torch.equal(shown[channel], row[channel])
+                dropped[channel] += not shown[channel].any()
+    assert (kept + dropped == 8 * 3).all()  # as it is, or blank
+    assert (kept > dropped).all()
+    assert (dropped > 0).any()
+    assert mirrored == {0, 1}
+
+
+def test_regions_are_found_once(corpus, tmp_path, monkeypatch):
+    path = tmp_path / "regions.npy"
+    first = raised_regions(corpus.depth, path)
+    monkeypatch.setattr(control, "raised_region", lambda _: pytest.fail("found again"))
+    assert np.array_equal(raised_regions(corpus.depth, path), first)
+    assert first.shape == (FRAMES, 64, 64)
+
+
+def test_a_corpus_in_which_nothing_rises_is_refused(corpus, base, tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "_CLEAR", 1e9)
+    with pytest.raises(DataError, match="Nothing rises clearly in any of the 6 images"):
+        train(corpus, base, tmp_path)

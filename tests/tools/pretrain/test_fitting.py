@@ -1,0 +1,82 @@
+import math
+
+import pytest
+import torch
+from tools.pretrain.fitting import fit, one_cycle, plateau
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def loss_of(model, index):
+    points = torch.randn(5, 3, generator=torch.Generator().manual_seed(index))
+    return 100 * (model(points)[:, 0] - points.sum(dim=1)).square().mean()
+
+
+@pytest.mark.parametrize("largest", [1.0, math.inf])
+def test_fit_is_the_plain_loop(tmp_path, largest):
+    plain = make_model()
+    optimiser = torch.optim.AdamW(plain.parameters(), lr=0.1, weight_decay=0.05)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.1, 40, pct_start=0.05)
+    for index in range(40):
+        loss = loss_of(plain, index)
+        optimiser.zero_grad()
+        loss.backward()
+        if largest == 1.0:
+            nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimiser.step()
+        rates.step()
+
+    model = make_model()
+    descent = one_cycle(model.parameters(), 0.1, 40, weight_decay=0.05, largest_gradient=largest)
+    fit(lambda n: loss_of(model, n), model, descent, steps=40, checkpoint=tmp_path / "c", title="fit")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_a_plateau_rises_stays_and_falls():
+    descent = plateau(make_model().parameters(), 0.5, 1000)
+    rates = []
+    for _ in range(1000):
+        rates.append(descent.optimiser.param_groups[0]["lr"])
+        descent.optimiser.step()
+        descent.rates.step()
+    assert rates[0] == pytest.approx(0.5 / 100)
+    assert rates[99:801] == pytest.approx([0.5] * 702)
+    assert rates[900] == pytest.approx(0.25)
+    assert rates[-1] == pytest.approx(0.5 / 200)
+
+
+def test_the_average_goes_along_and_survives_a_stop(tmp_path):
+    def train(checkpoint, stop_at=None):
+        model = make_model()
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+
+        def loss(index):
+            if index == stop_at:
+                raise KeyboardInterrupt
+            return loss_of(model, index)
+
+        descent = plateau(model.parameters(), 0.1, 10)
+        fit(
+            loss,
+            model,
+            descent,
+            steps=10,
+            checkpoint=checkpoint,
+            title="fit",
+            average=average,
+            save_every=3,
+        )
+        return model, average.module
+
+    whole, averaged = train(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "stopped", stop_at=8)
+    resumed, resumed_average = train(tmp_path / "stopped")
+    for left, right in ((whole, resumed), (averaged, resumed_average)):
+        assert all(torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
+    assert not torch.equal(whole[0].weight, averaged[0].weight)

@@ -1,0 +1,54 @@
+"""Optimisers by name, and rates that belong to the step."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from mcpmix.core import optimisers
+from mcpmix.core.errors import DependencyError
+from mcpmix.core.optimisers import build_adamw, warm_up
+
+
+def groups():
+    return [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.1)]
+
+
+def test_each_group_rises_to_its_own_rate_whatever_was_called_before():
+    optimiser = build_adamw(groups(), 0.01, "adamw")
+    for step, factor in ((0, 0.25), (2, 0.75), (3, 1.0), (50, 1.0), (1, 0.5)):
+        warm_up(optimiser, step, 3)
+        assert [group["lr"] for group in optimiser.param_groups] == pytest.approx([factor, 0.1 * factor])
+    warm_up(optimiser, 0, 0)
+    assert optimiser.param_groups[0]["lr"] == 1.0
+
+
+def test_a_resumed_optimiser_keeps_its_full_rates():
+    first = build_adamw(groups(), 0.01, "adamw")
+    warm_up(first, 0, 3)
+    second = build_adamw(groups(), 0.01, "adamw")
+    second.load_state_dict(first.state_dict())
+    warm_up(second, 3, 3)
+    assert [group["lr"] for group in second.param_groups] == [1.0, 0.1]
+
+
+def test_missing_8_bit_optimiser_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(optimisers, "find_spec", lambda name: None)
+    with pytest.raises(DependencyError, match=r"bitsandbytes.*mcpmix\[8bit\].*finetune.optimiser=adamw"):
+        build_adamw(groups(), 0.01, "adamw-8bit")
+
+
+def test_the_8_bit_optimiser_is_taken_where_it_is_installed(monkeypatch):
+    class AdamW8bit(torch.optim.SGD):
+        """Stands for the real one, which needs a GPU."""
+
+    package, module = ModuleType("bitsandbytes"), ModuleType("bitsandbytes.optim")
+    module.AdamW8bit = AdamW8bit
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", module)
+    monkeypatch.setattr(optimisers, "find_spec", lambda name: object())
+    optimiser = build_adamw(groups(), 0.25, "adamw-8bit")
+    assert isinstance(optimiser, AdamW8bit)
+    assert [(g["lr"], g["weight_decay"]) for g in optimiser.param_groups] == [(1.0, 0.25), (0.1, 0.25)]

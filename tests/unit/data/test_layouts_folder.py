@@ -1,0 +1,193 @@
+"""Own folders: pairing, groups, and every problem at once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mcpmix.core.errors import DataError
+from mcpmix.data.layouts.folders import scan_folder
+from mcpmix.data.sample import Sample
+
+
+def scan(root: Path, groups: Path | None = None) -> list[Sample]:
+    return scan_folder(root / "images", root / "masks", groups)
+
+
+def problems_of(root: Path, groups: Path | None = None) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        scan(root, groups)
+    headline, *lines = str(caught.value).split("\n")
+    count = f"{len(lines)} problem{'s' * (len(lines) > 1)}"
+    assert headline == f"{count} with the images in {root / 'images'} and the masks in {root / 'masks'}:"
+    return [line.removeprefix("  - ") for line in lines]
+
+
+def test_equal_stems_make_pairs_in_order(tmp_path, make_pair):
+    samples = [make_pair(stem) for stem in ("b", "a 1", "c.x")]
+    assert scan(tmp_path) == sorted(samples, key=lambda sample: sample.id)
+
+
+def test_source_is_kept(tmp_path, make_pair):
+    make_pair("a")
+    [sample] = scan_folder(tmp_path / "images", tmp_path / "masks", source="npc")
+    assert (sample.source, sample.group) == ("npc", "a")
+
+
+@pytest.mark.parametrize("suffix", ["_segmentation", "_mask", "-mask", "_gt", "_Segmentation", "_MASK"])
+def test_suffixed_masks_make_pairs(tmp_path, make_pair, suffix):
+    sample = make_pair("ISIC_0000001", suffix=suffix)
+    assert scan(tmp_path) == [sample]
+
+
+def test_case_of_stems_and_endings_does_not_matter(tmp_path, make_pair):
+    sample = make_pair("img_1")
+    sample.image.rename(tmp_path / "images" / "IMG_1.PNG")
+    assert [(found.id, found.mask) for found in scan(tmp_path)] == [("IMG_1", sample.mask)]
+
+
+def test_image_whose_own_name_ends_like_a_mask(tmp_path, make_pair):
+    samples = [make_pair("a"), make_pair("a_mask")]
+    assert scan(tmp_path) == samples
+
+
+def test_images_and_masks_in_one_folder(tmp_path, make_pair):
+    sample = make_pair("a", suffix="_mask")
+    sample.mask.rename(tmp_path / "images" / "a_mask.png")
+    [found] = scan_folder(tmp_path / "images", tmp_path / "images")
+    assert (found.id, found.image.name, found.mask.name) == ("a", "a.png", "a_mask.png")
+
+
+def test_hidden_files_and_other_endings_are_passed_over(tmp_path, make_pair):
+    sample = make_pair("a")
+    for name in ("._a.png", "Thumbs.db", "notes.txt"):
+        (tmp_path / "images" / name).write_bytes(b"x")
+    (tmp_path / "images" / "folder.png").mkdir()
+    (tmp_path / "images" / "loop.png").symlink_to("loop.png")
+    assert scan(tmp_path) == [sample]
+
+
+def test_all_problems_come_at_once(tmp_path, make_pair):
+    make_pair("fine")
+    single = make_pair("single")
+    single.mask.unlink()
+    orphan = make_pair("orphan")
+    orphan.image.unlink()
+    broken = make_pair("broken")
+    broken.image.write_bytes(broken.image.read_bytes()[:60])
+    unmasked = make_pair("unmasked")
+    unmasked.mask.write_bytes(b"")
+    other = make_pair("other")
+    Image.fromarray(np.zeros((4, 6), dtype=np.uint8)).save(other.mask)
+    twin = make_pair("twin")
+    Image.open(twin.image).save(twin.image.with_suffix(".bmp"))
+    double = make_pair("double")
+    Image.open(double.mask).save(double.mask.with_name("double_gt.png"))
+
+    problems = problems_of(tmp_path)
+    images, masks = tmp_path / "images", tmp_path / "masks"
+    assert len(problems) == 7
+    assert problems[0] == (
+        f"{images}/twin.bmp, {images}/twin.png have the same stem. Expected one image per stem: rename or "
+        "remove all but one."
+    )
+    assert problems[1] == (
+        f"{masks}/double.png, {masks}/double_gt.png belong to the same image. Expected one mask per stem: "
+        "rename or remove all but one."
+    )
+    assert problems[2] == (
+        f"{single.image} has no mask. Expected single in {masks}, with or without one of the suffixes "
+        "_segmentation, _mask, -mask, _gt: add the mask or remove the image."
+    )
+    assert problems[3] == (
+        f"{orphan.mask} has no image. Expected an image with the same stem: add the image or remove the mask."
+    )
+    assert problems[4].startswith(f"{broken.image} cannot be read: ")
+    assert problems[4].endswith("export it again, or remove the image together with its mask.")
+    assert problems[5] == (
+        f"{other.mask} is 6 x 4 pixels, but its image {other.image} is 10 x 8. Expected equal sizes: export "
+        "the mask at the size of its image."
+    )
+    assert problems[6].startswith(f"{unmasked.mask} cannot be read: the file is empty. ")
+
+
+def test_image_and_mask_both_unreadable_are_two_problems(tmp_path, make_pair):
+    sample = make_pair("a")
+    sample.image.write_bytes(b"")
+    sample.mask.write_bytes(b"")
+    assert [problem.split(" ")[0] for problem in problems_of(tmp_path)] == [
+        str(sample.image),
+        str(sample.mask),
+    ]
+
+
+def test_missing_and_empty_folders_hide_no_cause(tmp_path, make_pair):
+    for stem in "abc":
+        make_pair(stem).image.unlink()
+    images = tmp_path / "images"
+    empty = f"{images} holds no images. Expected files ending in .bmp, .jpeg, .jpg, .png, .tif, .tiff."
+    assert problems_of(tmp_path) == [empty]
+    images.rmdir()
+    missing = f"{images} does not exist. Expected the folder of images: check the path."
+    assert problems_of(tmp_path) == [missing]
+    images.write_bytes(b"")
+    assert problems_of(tmp_path) == [
+        f"{images} is a file, not a folder. Expected the folder of images: check the path."
+    ]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "id,group\na,p1\nb,p1\nc,p2\n",
+        "\ufeffGroup ; age; ID\r\np1;50;a.png\r\np1;50;b\r\n\r\np2;60; c\r\nnot here;1;zzz\r\n",
+        "id\tgroup\na\tp1\nb\tp1\nc\tp2",
+    ],
+)
+def test_groups_from_tables_as_spreadsheets_write_them(tmp_path, make_pair, table):
+    for stem in "abc":
+        make_pair(stem)
+    path = tmp_path / "groups.csv"
+    path.write_bytes(table.encode())
+    assert {sample.id: sample.group for sample in scan(tmp_path, path)} == {"a": "p1", "b": "p1", "c": "p2"}
+
+
+def test_all_problems_of_the_group_table(tmp_path, make_pair):
+    for stem in "abc":
+        make_pair(stem)
+    (tmp_path / "masks" / "c.png").unlink()
+    path = tmp_path / "groups.csv"
+    path.write_text("id,group\na,p1\na,p2\nb,\n")
+    problems = problems_of(tmp_path, path)
+    assert problems[0].startswith(f"{tmp_path / 'images' / 'c.png'} has no mask. ")
+    assert problems[1:] == [
+        f"{path}, line 3: a is in group p2, but an earlier line says p1. Keep one of them.",
+        f"{path}, line 4: b has an empty group. Fill it in.",
+        f"{tmp_path / 'images' / 'c.png'} is not in {path}. Expected a line with the id c: add it with its "
+        "group.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"), [("name,patient\na,p1\n", "name, patient"), ("", "none"), ("id\na\n", "id")]
+)
+def test_group_table_without_its_columns(tmp_path, make_pair, content, found):
+    make_pair("a")
+    path = tmp_path / "groups.csv"
+    path.write_text(content)
+    assert problems_of(tmp_path, path) == [
+        f"{path} has the columns: {found}. Expected id and group in its first line: rename or add them."
+    ]
+
+
+def test_group_table_that_cannot_be_read(tmp_path, make_pair):
+    make_pair("a")
+    path = tmp_path / "groups.csv"
+    assert problems_of(tmp_path, path) == [
+        f"{path} does not exist. Expected a CSV with the columns id and group: check the path."
+    ]
+    path.write_bytes("id,group\na,Müller\n".encode("latin-1"))
+    [problem] = problems_of(tmp_path, path)
+    assert problem.startswith(f"{path} cannot be read: ")
+    assert problem.endswith("Expected a CSV in UTF-8: export it again.")

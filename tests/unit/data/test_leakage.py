@@ -1,0 +1,155 @@
+"""What networks have seen: lists that travel with them, and test images that must not be among them."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mcpmix.core.errors import DataError
+from mcpmix.data.index import DatasetIndex, build_index
+from mcpmix.data.leakage import (
+    SeenImage,
+    copies,
+    images_of,
+    leak_text,
+    read_seen,
+    require_parents,
+    seen_by_generator,
+    write_seen,
+)
+from mcpmix.data.likeness import fingerprint, fingerprint_from, look_of
+from mcpmix.data.sample import Sample, pixel_digest
+from mcpmix.data.splits import Split
+from mcpmix.phantom import render
+
+PICTURES = {name: render(11, patient, 0, 64).image for patient, name in enumerate(("a", "b", "c"))}
+
+
+def seen(name, image):
+    return SeenImage(name, pixel_digest(image), look_of(image))
+
+
+def brighter(image):
+    return np.clip(image.astype(int) + 4, 0, 255).astype(np.uint8)
+
+
+def test_a_look_gives_back_the_fingerprint_of_the_audit_exactly():
+    for image in (*PICTURES.values(), np.zeros((20, 30, 3), np.uint8)):
+        wanted, found = fingerprint(image), fingerprint_from(look_of(image))
+        assert len(look_of(image)) == 1408
+        np.testing.assert_array_equal(found.signs, wanted.signs)
+        np.testing.assert_array_equal(found.grey, wanted.grey)
+
+
+def test_a_list_travels_in_a_folder(tmp_path):
+    assert read_seen(tmp_path) == []
+    images = [seen(name, image) for name, image in PICTURES.items()]
+    write_seen(tmp_path, images)
+    assert read_seen(tmp_path) == images
+
+
+@pytest.mark.parametrize("content", [["d" * 64], {"images": ["d" * 64]}, {"images": [{"sha256": "d" * 64}]}])
+def test_bare_digests_are_a_list_as_well(tmp_path, content):
+    (tmp_path / "images.json").write_text(json.dumps(content))
+    assert read_seen(tmp_path) == [SeenImage("image dddddddddddd", "d" * 64)]
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[3]", '{"images": [{"id": "a"}]}'])
+def test_a_damaged_list_is_no_empty_list(tmp_path, content):
+    (tmp_path / "images.json").write_text(content)
+    with pytest.raises(DataError, match=r"images\.json is no list of seen images"):
+        read_seen(tmp_path)
+
+
+def test_a_generator_is_asked_with_its_manifest_and_its_base(tmp_path):
+    for name in ("generator", "base"):
+        (tmp_path / name).mkdir()
+    write_seen(tmp_path / "generator", [SeenImage("a", "1")])
+    write_seen(tmp_path / "base", [SeenImage("web", "9")])
+    found = seen_by_generator(tmp_path / "generator", ["1", "2"], tmp_path / "base")
+    assert found == {
+        "the generator": [SeenImage("a", "1"), SeenImage("image 2", "2")],
+        "the generator's base": [SeenImage("web", "9")],
+    }
+
+
+def test_copies_are_found_by_pixels_and_by_look():
+    held = [
+        seen("t1", PICTURES["a"]),
+        seen("t2", brighter(PICTURES["b"])),
+        seen("t3", PICTURES["c"]),
+    ]
+    known = [seen("a", PICTURES["a"]), seen("b", PICTURES["b"])]
+    found = copies(held, known)
+    assert found["t1"] == "= a"
+    assert found["t2"].startswith("~ b (")
+    assert found["t2"].endswith(" of 256 signs differ, correlation 1.000)")
+    assert set(found) == {"t1", "t2"}
+
+
+def test_without_looks_only_the_same_pixels_are_found():
+    held = [seen("t1", PICTURES["a"]), seen("t2", brighter(PICTURES["b"]))]
+    known = [SeenImage(name, pixel_digest(image)) for name, image in PICTURES.items()]
+    assert copies(held, known) == {"t1": "= a"}
+
+
+def test_the_message_names_all_images_and_who_saw_them():
+    held = [seen("t1", PICTURES["a"]), seen("t2", brighter(PICTURES["b"])), seen("t3", PICTURES["c"])]
+    seen_by = {
+        "the segmenter": [seen("a", PICTURES["a"])],
+        "the generator": [seen("a", PICTURES["a"]), seen("b", PICTURES["b"])],
+    }
+    with pytest.raises(DataError) as caught:
+        leak_text(held, seen_by, refuse=True, remedy=" Or say so:")
+    head, *lines = str(caught.value).split("\n")
+    assert head.startswith("2 of 3 test images were seen in training, or show nearly the same")
+    assert head.endswith(" Or say so:")
+    assert lines[0] == "  - t1 = a, seen by the segmenter and the generator"
+    assert lines[1].startswith("  - t2 ~ b (")
+    assert lines[1].endswith(", seen by the generator")
+    assert len(lines) == 2
+    assert leak_text(held, seen_by, refuse=False) == (
+        "2 of 3 test images were seen by the segmenter and the generator, or show nearly the same as an "
+        "image that was"
+    )
+    assert leak_text(held[2:], seen_by, refuse=True) == ""
+
+
+@pytest.fixture
+def index(tmp_path):
+    samples = []
+    for name, image in PICTURES.items():
+        Image.fromarray(image).save(tmp_path / f"{name}.png")
+        Image.fromarray(np.zeros((64, 64), np.uint8)).save(tmp_path / f"{name}_mask.png")
+        samples.append(Sample(name, tmp_path / f"{name}.png", tmp_path / f"{name}_mask.png", name, "folder"))
+    return build_index(samples, Split(("a",), ("b",), ("c",)))
+
+
+def test_an_index_keeps_the_looks(index, tmp_path):
+    index.write(tmp_path / "index.json")
+    again = DatasetIndex.read(tmp_path / "index.json")
+    assert images_of(again.part("train")) == [seen("a", PICTURES["a"])]
+    rows = json.loads((tmp_path / "index.json").read_text())
+    for row in rows["samples"]:
+        del row["look"]
+    (tmp_path / "index.json").write_text(json.dumps(rows))
+    old = DatasetIndex.read(tmp_path / "index.json")  # as earlier versions wrote it
+    assert old.digest == index.digest
+    assert images_of(old.part("train"))[0].look == ""
+
+
+def test_parents_must_be_training_images(index):
+    others = [*index.part("validation"), *index.part("test")]
+    generator = {"the generator": images_of(index.part("train"))}
+    require_parents(index.part("train"), others, generator)
+    with pytest.raises(DataError) as caught:
+        require_parents(index.records, others, {"the generator": images_of(index.records)})
+    assert str(caught.value).split("\n") == [
+        "Counterparts are made of training images only, by a generator that saw no others. Correct the "
+        "split, or train the generator again:",
+        "  - b is of the validation part: only training images may be parents.",
+        "  - c is of the test part: only training images may be parents.",
+        "  - validation b was used to train the generator.",
+        "  - test c was used to train the generator.",
+    ]

@@ -1,0 +1,99 @@
+"""Sentences: the same words ahead and behind."""
+
+import math
+
+import pytest
+
+from mcpmix.report.sentences import basis, caution, comparison, step_note, undefined_note
+from mcpmix.report.tables import boundary_columns, build_table, region_columns
+
+DSC = region_columns()[-1]
+HD95 = boundary_columns(())[0]
+
+
+def table_of(reference, method, column=DSC, undefined=0):
+    def entry(value):
+        return {column.key: {"mean": value, "n": 4 - undefined, "undefined": undefined}}
+
+    runs = {("full-sup", seed): entry(value) for seed, value in enumerate(reference)}
+    runs |= {("mcpmix-rla", seed): entry(value) for seed, value in enumerate(method)}
+    return build_table(runs, [column])
+
+
+def say(reference, method, groups, column=DSC):
+    table = table_of(reference, method, column)
+    return comparison(table, column, "mcpmix-rla", groups, "patients")
+
+
+def test_ahead_and_behind_differ_in_one_word_and_the_counts():
+    groups = {"a": 3.0, "b": 1.0, "c": -1.0}
+    ahead = say([60.0, 62.0], [63.0, 67.0], groups)
+    behind = say([63.0, 67.0], [60.0, 62.0], {name: -value for name, value in groups.items()})
+    assert ahead == (
+        "+ MCPMix + RLA is 4.00 ± 1.41 points of DSC ahead of Full-Sup (mean ± standard deviation of the "
+        "difference over 2 seeds): ahead in 2 of 2 seeds and in 2 of 3 test patients."
+    )
+    assert behind == (
+        ahead.replace("DSC ahead of", "DSC behind")
+        .replace("in 2 of 2", "in 0 of 2")
+        .replace("2 of 3", "1 of 3")
+    )
+
+
+def test_a_smaller_distance_is_ahead():
+    text = say([9.0, 8.0], [7.0, 7.0], {"a": -2.0, "b": 1.0}, HD95)
+    assert "is 1.50 ± 0.71 pixels of HD95 ahead of Full-Sup" in text
+    assert "ahead in 2 of 2 seeds and in 1 of 2 test patients" in text
+
+
+def test_no_difference_is_level():
+    text = say([60.0, 61.0], [60.0, 61.0], {"a": 0.0})
+    assert "is level with Full-Sup in DSC, 0.00 ± 0.00 points apart (" in text
+    assert "ahead in 0 of 2 seeds and in 0 of 1 test patients" in text
+
+
+def test_one_seed_gets_no_spread():
+    text = say([60.0], [64.0], {"a": 4.0, "b": math.nan})
+    assert text == (
+        "+ MCPMix + RLA is 4.00 points of DSC ahead of Full-Sup (difference of one seed; no spread can be "
+        "given): ahead in 1 of 1 seed and in 1 of 1 test patients."
+    )
+
+
+def test_nothing_defined_cannot_be_compared():
+    assert "cannot be compared" in say([math.nan], [50.0], {})
+
+
+def test_caution_grows_with_fewer_seeds():
+    assert "One seed" in caution(1)
+    assert caution(3).startswith("3 seeds are few")
+    assert caution(10) == ""
+
+
+def test_basis_counts_images_groups_and_seeds():
+    text = basis(table_of([60.0, 61.0], [60.0, 62.0]), 2, "patients")
+    assert text.startswith(
+        "Each figure is the mean over 4 test images of 2 patients, then mean ± standard deviation over 2 "
+        "seeds."
+    )
+    assert "differences to Full-Sup" in text
+    assert "for one seed" in basis(table_of([60.0], []), 2, "groups")
+    assert "differences" not in basis(table_of([60.0], []), 2, "groups")
+
+
+def test_undefined_values_are_listed_where_they_are():
+    assert undefined_note(table_of([60.0], [61.0])) == "No value was undefined (4 for each arm and metric)."
+    assert undefined_note(table_of([60.0, 61.0], [61.0, 62.0], undefined=1)).endswith(
+        "are in no mean: Full-Sup: DSC 2 of 8; + MCPMix + RLA: DSC 2 of 8."
+    )
+
+
+@pytest.mark.parametrize("other", [[300, 300], [300]])
+def test_equal_steps(other):
+    note = step_note({"full-sup": [300, 300], "mcpmix": other}, 8)
+    assert note.startswith("Every training ran for the same 300 optimiser steps with 8 real images each")
+
+
+def test_unequal_steps_are_called_unfair():
+    note = step_note({"full-sup": [300, 300], "mcpmix": [300, 200]}, 8)
+    assert note.endswith("the comparison is not fair. Full-Sup: 300; + MCPMix: 200, 300.")

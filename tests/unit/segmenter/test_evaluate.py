@@ -1,0 +1,142 @@
+"""Evaluation: refuses what was seen, resumes, and scores what was indexed."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mcpmix.core.device import setup
+from mcpmix.core.errors import DataError
+from mcpmix.core.stage_folder import Artifact
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.leakage import images_of, write_seen
+from mcpmix.networks.segmenter import build_segmenter, save_segmenter
+from mcpmix.run import Pipeline
+from mcpmix.segmenter import evaluate
+
+
+class Setting:
+    """A phantom data set, an untrained segmenter that says what it saw, and a generator's folder."""
+
+    def __init__(self, config, folder):
+        self.config, self.folder = config, folder
+        self.dataset = Pipeline(config).dataset
+        self.index = DatasetIndex.read(self.dataset / "index.json")
+        self.segmenter = self.network("segmenter", self.index.part("train"))
+        self.generator = Artifact(folder / "generator", {"digest": "g", "key": {}, "counts": {"images": []}})
+
+    def network(self, name, records):
+        place = self.folder / name
+        place.mkdir()
+        network = build_segmenter("segformer", "nano")
+        save_segmenter(
+            network, place, {"name": "segformer", "variant": "nano", "size": 64, "arm": "full-sup"}
+        )
+        write_seen(place, images_of(records))
+        return Artifact(place, {"digest": name, "key": {}, "counts": {}})
+
+    def run(self, name="evaluation", config=None, dataset=None, segmenter=None, generator=None):
+        return evaluate.run(
+            config or self.config,
+            dataset or self.dataset,
+            segmenter or self.segmenter,
+            self.folder / name,
+            setup("cpu", "float32", 1, True),
+            generator,
+        )
+
+
+@pytest.fixture(scope="module")
+def setting(make_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate")
+    return Setting(make_config(folder, "train.arms=[full-sup]"), folder)
+
+
+def marked(setting):
+    evaluation = setting.config.evaluation.model_copy(update={"seen": "mark"})
+    return setting.config.model_copy(update={"evaluation": evaluation})
+
+
+def test_a_clean_chain_has_no_mark(setting):
+    made = setting.run("clean", generator=setting.generator)
+    assert "leaks" not in made.manifest["counts"]
+    assert sorted(path.name for path in made.folder.iterdir() if path.suffix != ".lock") == [
+        "manifest.json", "predictions", "scores.csv", "summary.json",
+    ]  # fmt: skip
+
+
+def test_a_segmenter_that_saw_test_images_is_refused_with_their_names(setting):
+    test = setting.index.part("test")
+    bad = setting.network("bad", [*setting.index.part("train"), *test])
+    with pytest.raises(DataError) as caught:
+        setting.run("refused", segmenter=bad)
+    assert f"{len(test)} of {len(test)} test images were seen in training" in str(caught.value)
+    assert "set evaluation.seen=mark" in str(caught.value)
+    for record in test:
+        assert f"  - {record.id} = {record.id}, seen by the segmenter" in str(caught.value)
+    assert not (setting.folder / "refused").exists()
+    made = setting.run("asked", config=marked(setting), segmenter=bad)
+    assert made.manifest["counts"]["leaks"].startswith(f"{len(test)} of {len(test)} test images were seen by")
+
+
+def test_a_generator_is_asked_by_the_digests_of_its_manifest_alone(setting):
+    first = setting.index.part("test")[0]
+    manifest = {**setting.generator.manifest, "counts": {"images": [first.image_sha256]}}
+    with pytest.raises(DataError, match=f"{first.id} = image [0-9a-f]{{12}}, seen by the generator"):
+        setting.run("refused", generator=Artifact(setting.generator.folder, manifest))
+
+
+def test_a_split_asked_for_by_name_is_scored_and_marked(setting):
+    bad = setting.network("pranet", setting.index.part("test"))
+    manifest = {**setting.dataset.manifest, "counts": {"leaks": "frames of one video"}}
+    made = setting.run("named", dataset=Artifact(setting.dataset.folder, manifest), segmenter=bad)
+    assert "were seen by the segmenter" in made.manifest["counts"]["leaks"]
+
+
+def test_a_killed_evaluation_goes_on_after_the_last_image(setting, monkeypatch):
+    whole = setting.run("whole")
+    real, asked = evaluate._score, []
+
+    def stop_after_one(config, record, *rest):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(record.id)
+        return real(config, record, *rest)
+
+    monkeypatch.setattr(evaluate, "_score", stop_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        setting.run("killed")
+    partial = setting.folder / "killed.partial"
+    with (partial / "scores.jsonl").open("a") as file:
+        file.write('{"id": "p0')  # a row cut short
+    monkeypatch.setattr(evaluate, "_score", lambda config, record, *rest: asked.append(record.id) or
+                        real(config, record, *rest))  # fmt: skip
+    again = setting.run("killed")
+    assert asked == [record.id for record in setting.index.part("test")]
+    for name in ("scores.csv", "summary.json"):
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_test_image_that_has_changed_is_not_scored(setting, tmp_path):
+    record = setting.index.part("test")[0]
+    before = record.image.read_bytes()
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(record.image)
+    try:
+        with pytest.raises(DataError, match=f"{record.id}.png has changed since it was indexed"):
+            setting.run("changed")
+    finally:
+        record.image.write_bytes(before)
+
+
+def test_a_run_that_evaluation_would_refuse_ends_before_training(setting, tmp_path):
+    index = json.loads((setting.dataset / "index.json").read_text())
+    test = next(row for row in index["samples"] if row["split"] == "test")
+    train = next(row for row in index["samples"] if row["split"] == "train")
+    train["look"] = test["look"]
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    leaking = Artifact(tmp_path, setting.dataset.manifest)
+    with pytest.raises(DataError, match=rf"{test['id']} ~ {train['id']} \(0 of 256 signs differ"):
+        evaluate.require_unseen(setting.config, leaking, with_generator=False)
+    evaluate.require_unseen(marked(setting), leaking, with_generator=False)
+    evaluate.require_unseen(setting.config, setting.dataset, with_generator=True)

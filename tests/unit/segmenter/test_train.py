@@ -1,0 +1,169 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mcpmix.core.device import setup
+from mcpmix.core.errors import DataError, TrainingError
+from mcpmix.core.progress import SILENT
+from mcpmix.data.augment import denormalise
+from mcpmix.metrics import RegionAccumulator
+from mcpmix.mixing import STRATEGIES
+from mcpmix.run import Pipeline
+from mcpmix.segmenter import train
+from mcpmix.segmenter.arms import Inputs, needs_pairs
+from mcpmix.segmenter.trainer import recent_mean
+
+
+@pytest.fixture
+def prepared(make_config, tmp_path):
+    """A configuration with its data set and without pairs."""
+    config = make_config(tmp_path, "train.epochs=4", "train.arms=[full-sup]")
+    return config, Inputs(Pipeline(config).dataset), setup("cpu", "float32", 1, True)
+
+
+def test_stopped_after_two_epochs_and_resumed_equals_uninterrupted(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    whole = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    whole.fit(SILENT)
+    assert [row["epoch"] for row in whole.log.rows()] == [1, 2, 3, 4]
+
+    folder = tmp_path / "stopped"
+    folder.mkdir()
+    stopped = train.Trainer(config, inputs, "full-sup", 0, folder, runtime)
+    stopped.epochs = 2  # as if killed after the second epoch's checkpoint
+    stopped.fit(SILENT)
+    stopped.log.append(epoch=3, loss=0.1)  # the row was written, its checkpoint was not
+    resumed = train.Trainer(config, inputs, "full-sup", 0, folder, runtime)
+    resumed.fit(SILENT)
+    for name, value in whole.network.state_dict().items():
+        assert torch.equal(value, resumed.network.state_dict()[name]), name
+    assert whole.log.rows() == resumed.log.rows()
+    assert whole.best_dsc == resumed.best_dsc
+
+
+def test_recent_mean_by_hand():
+    assert recent_mean([7.0], 0.6) == 7.0
+    assert recent_mean([1.0, 9.0], 0.0) == 9.0
+    assert recent_mean([1.0, 4.0], 0.5) == pytest.approx((0.5 * 1 + 4) / 1.5)
+    assert recent_mean([2.0, 1.0, 4.0], 0.5) == pytest.approx((0.25 * 2 + 0.5 * 1 + 4) / 1.75)
+
+
+def test_one_lucky_validation_does_not_choose_the_checkpoint(prepared, tmp_path, monkeypatch):
+    config, inputs, runtime = prepared
+    scores = iter([10.0, 46.0, 12.0, 36.0, 37.0, 38.0])
+    monkeypatch.setattr(RegionAccumulator, "compute", lambda _: {"dsc": next(scores)})
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    for epoch in range(1, 7):
+        trainer.log.append(epoch=epoch, validation=trainer._validate(epoch))
+    assert trainer.best_epoch == 6
+
+
+def test_a_loss_that_is_not_finite_names_the_samples(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    with torch.no_grad():
+        next(iter(trainer.network.parameters())).fill_(math.nan)
+    with pytest.raises(TrainingError, match="samples p0"):
+        trainer._run_epoch(1)
+
+
+def test_in_half_precision_the_loss_is_scaled_and_the_scale_survives_a_stop(prepared, tmp_path):
+    config, inputs, _ = prepared
+    runtime = setup("cpu", "float16", 1, True)
+    seen = []
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    trainer.observer = lambda *step: seen.append(step)
+    trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 2.0**12})
+    before = {name: value.clone() for name, value in trainer.network.state_dict().items()}
+    trainer.network.eval()  # the same logits once more
+    with torch.no_grad(), runtime.autocast():
+        logits = trainer.network(next(trainer._batches(1)).images).float()
+    trainer._step(next(trainer._batches(1)), 1, 0)
+
+    batch, _, (gradient,) = seen[0]
+    expected = (logits.sigmoid() - batch.masks) / batch.masks.numel()
+    # Between 8 and 16 neighbouring float16 logits are 0.008 apart, and so are their gradients, relatively.
+    torch.testing.assert_close(gradient, expected, rtol=2e-2, atol=0)
+    assert any(not torch.equal(value, before[name]) for name, value in trainer.network.state_dict().items())
+    trainer._save(1)
+    resumed = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    resumed._restore()
+    assert resumed.scaler.get_scale() == trainer.scaler.get_scale() == 2.0**12
+
+
+def test_a_validation_part_without_lesions_is_refused_before_training(prepared, tmp_path, monkeypatch):
+    config, inputs, runtime = prepared
+    monkeypatch.setattr("mcpmix.data.cache.resize_mask", lambda mask, size: np.zeros((size, size), np.uint8))
+    with pytest.raises(DataError, match="No mask of the validation part has a lesion"):
+        train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+
+
+def test_pairs_are_asked_for(prepared):
+    config, inputs, _ = prepared
+    with pytest.raises(DataError, match="mcpmix synthesize"):
+        train.key(config, inputs, "mcpmix-rla", 0)
+
+
+@pytest.mark.parametrize(("arm", "paired"), [("full-sup", False), ("mixup", False), ("append", True)])
+def test_whether_an_arm_needs_pairs_is_up_to_its_strategy(prepared, arm, paired):
+    config, inputs, _ = prepared
+    assert needs_pairs(arm) is paired
+    if not paired:
+        assert set(train.key(config, inputs, arm, 0).inputs) == {"dataset"}
+
+
+def test_consistency_is_part_of_the_objective(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "augmix", 0, tmp_path, runtime)
+    trainer.strategy.set_epoch(1)
+    values = trainer._step(next(trainer._batches(1)), 1, 0)
+    divergence = trainer.strategy.log()["jsd"]
+    assert divergence > 0
+    assert values["loss"] == pytest.approx(values["loss_real"] + 12 * divergence, rel=1e-5)
+
+
+def test_originals_lead_to_the_augmented_batch(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    batch = next(trainer._batches(1))
+    places = [trainer.train.ids.index(name) for name in batch.ids]
+    masks = torch.from_numpy(trainer.train.masks[places])[:, None].float()
+    assert torch.equal(batch.originals.warp(masks), batch.masks)
+    assert not torch.equal(masks, batch.masks)
+    pixels = torch.from_numpy(trainer.train.images[places]).permute(0, 3, 1, 2)
+    torch.testing.assert_close(denormalise(batch.originals.images()), pixels / 255)
+
+
+@pytest.mark.parametrize(("arm", "terms"), [("puzzlemix", {"mixed"}), ("hsmix", {"hard", "soft"})])
+def test_strategies_that_look_at_network_or_originals_take_a_step(prepared, tmp_path, arm, terms):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, arm, 0, tmp_path, runtime)
+    trainer.strategy.set_epoch(1)
+    before = [parameter.detach().clone() for parameter in trainer.network.parameters()]
+    values = trainer._step(next(trainer._batches(1)), 1, 0)
+    assert set(values) == {"loss"} | {f"loss_{name}" for name in terms}
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.network.parameters(), strict=True))
+
+
+def test_last_batch_is_filled_up_and_every_sample_is_seen(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    config = config.model_copy(update={"train": config.train.model_copy(update={"batch_size": 3})})
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    batches = list(trainer._batches(1))
+    assert [len(batch.ids) for batch in batches] == [3, 3]
+    assert {name for batch in batches for name in batch.ids} == set(trainer.train.ids)
+
+
+def test_masks_stay_hard_under_augmentation(prepared, tmp_path):
+    config, inputs, runtime = prepared
+    trainer = train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
+    for batch in trainer._batches(3):
+        assert set(batch.masks.unique().tolist()) <= {0.0, 1.0}
+
+
+def test_unknown_arms_are_listed():
+    assert train.check_arms(("full-sup", "mixup?")) == [
+        f"train.arms: no strategy 'mixup?'; known: {', '.join(STRATEGIES)}"
+    ]

@@ -1,0 +1,92 @@
+"""Terms made ahead in a background thread: the same training, and exactly resumed."""
+
+import threading
+
+import pytest
+import torch
+
+from mcpmix.core.progress import SILENT
+from mcpmix.core.seeds import seed_everything
+from mcpmix.run import Pipeline
+from mcpmix.segmenter import train
+
+
+@pytest.fixture
+def trainer_in(make_config, tmp_path):
+    config = make_config(tmp_path, "train.batch_size=2", "train.epochs=3")
+    pipeline = Pipeline(config)
+
+    def make(name, arm="augmix"):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        return train.Trainer(config, pipeline.inputs(arm), arm, 0, folder, pipeline.runtime)
+
+    return make
+
+
+def weights(trainer):
+    return trainer.network.state_dict()
+
+
+def assert_same(first, second):
+    for name, value in weights(first).items():
+        assert torch.equal(value, weights(second)[name]), name
+    assert first.log.rows() == second.log.rows()
+
+
+@pytest.mark.parametrize("arm", ["augmix", "pixmix", "hsmix"])
+def test_terms_are_made_in_another_thread_and_change_nothing(trainer_in, monkeypatch, arm):
+    ahead = trainer_in("ahead", arm)
+    assert ahead.strategy.ahead
+    threads = set()
+    terms = ahead.strategy.terms
+
+    def watched(batch, rng):
+        threads.add(threading.get_ident())
+        return terms(batch, rng)
+
+    monkeypatch.setattr(ahead.strategy, "terms", watched)
+    ahead.fit(SILENT)
+    assert len(threads) >= 1
+    assert threading.get_ident() not in threads
+    plain = trainer_in("plain", arm)
+    monkeypatch.setattr(type(plain.strategy), "ahead", False)
+    plain.fit(SILENT)
+    assert_same(ahead, plain)
+
+
+def test_stopped_and_resumed_equals_uninterrupted(trainer_in):
+    whole = trainer_in("whole", "pixmix")
+    whole.fit(SILENT)
+    stopped = trainer_in("stopped", "pixmix")
+    stopped.epochs = 1
+    stopped.fit(SILENT)
+    resumed = trainer_in("stopped", "pixmix")
+    resumed.fit(SILENT)
+    assert_same(whole, resumed)
+
+
+def test_an_observer_sees_terms_and_gradients(trainer_in):
+    trainer = trainer_in("observed", "mixup")
+    seen = []
+    trainer.observer = lambda *step: seen.append(step)
+    trainer._run_epoch(1)
+    assert len(seen) == trainer.steps_per_epoch
+    _, terms, gradients = seen[0]
+    fresh = trainer_in("fresh", "mixup").network.train()
+    seed_everything(trainer.config.seed, "epoch", trainer.seed, 1)  # the dropout of the epoch
+    expected = (fresh(terms[0].images).detach().sigmoid() - terms[0].targets) / terms[0].targets.numel()
+    torch.testing.assert_close(gradients[0], expected)
+
+
+def test_settings_of_a_strategy_come_from_the_configuration(make_config, tmp_path):
+    config = make_config(tmp_path, "train.strategies={mixup: {alpha: 0.4}}")
+    pipeline = Pipeline(config)
+    inputs = pipeline.inputs("mixup")
+    trainer = train.Trainer(config, inputs, "mixup", 0, tmp_path, pipeline.runtime)
+    assert trainer.strategy.alpha == 0.4
+    plain = make_config(tmp_path)
+    assert train.key(config, inputs, "mixup", 0) != train.key(plain, inputs, "mixup", 0)
+    assert train.key(config, inputs, "cutmix", 0) == train.key(plain, inputs, "cutmix", 0)
+    wrong = train.check_strategies({"mixup": {"alpa": 1}, "cutmix": {}})
+    assert wrong == ["train.strategies.mixup.alpa: no such setting; did you mean alpha?"]

@@ -1,0 +1,184 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mcpmix.config_file import resolve_config
+from mcpmix.core.errors import DataError
+from mcpmix.core.stage_folder import MANIFEST, file_digest
+from mcpmix.data.index import DatasetIndex
+from mcpmix.run import Pipeline, share_threads
+from mcpmix.segmenter.predict import load_segmenter
+
+
+class Recorder:
+    """Progress that remembers what was tracked and said."""
+
+    def __init__(self):
+        self.titles, self.lines = [], []
+
+    @contextmanager
+    def track(self, title, total, done=0):
+        self.titles.append((title, done, total))
+        yield lambda steps=1, note="": None
+
+    def say(self, message):
+        self.lines.append(message)
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, tmp_path_factory):
+    """One whole run, shared by the tests that only look at it."""
+    config = make_config(tmp_path_factory.mktemp("runs"))
+    Pipeline(config).report()
+    return config
+
+
+def test_every_stage_leaves_a_manifest(finished):
+    folder = finished.folder
+    for stage in ("dataset", "depth", "generator", "pairs", "report", "segmenter/mcpmix-rla/seed-0"):
+        manifest = json.loads((folder / stage / MANIFEST).read_text())
+        assert len(manifest["digest"]) == 64
+        assert manifest["versions"]["torch"]
+    assert not list(folder.rglob("*.partial"))
+    assert not list(folder.rglob("checkpoint*"))
+
+
+def test_each_segmenter_has_a_card_with_its_data_and_test_scores(finished):
+    index = DatasetIndex.read(finished.folder / "dataset" / "index.json")
+    for arm in finished.train.arms:
+        card = (finished.folder / "segmenter" / arm / "seed-0" / "README.md").read_text(encoding="utf-8")
+        summary = finished.folder / "evaluation" / arm / "seed-0" / "summary.json"
+        dsc = json.loads(summary.read_text())["dsc"]["mean"]
+        assert index.digest in card
+        assert f"trained with {arm}, seed 0" in card
+        assert f"| dsc (%) | {dsc:.2f} |" in card
+
+
+def test_everything_is_reused_the_second_time(finished):
+    recorder = Recorder()
+    before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob(MANIFEST)}
+    Pipeline(finished, recorder).report()
+    assert recorder.titles == []
+    assert before == {path: path.stat().st_mtime_ns for path in finished.folder.rglob(MANIFEST)}
+
+
+def test_pairs_have_a_ledger_row_each_and_say_that_they_are_synthetic(finished):
+    pairs = finished.folder / "pairs"
+    rows = [json.loads(line) for line in (pairs / "ledger.jsonl").read_text().splitlines()]
+    assert len(rows) == 4 * 2
+    assert len({row["seed"] for row in rows}) == len(rows)
+    for row in rows:
+        assert file_digest(pairs / row["file"]) == row["image_sha256"]
+        with Image.open(pairs / row["file"]) as image:
+            assert str(row["seed"]) in image.text["Synthetic"]
+
+
+def test_generator_lists_its_images_and_no_test_image_is_among_them(finished):
+    index = json.loads((finished.folder / "dataset" / "index.json").read_text())["samples"]
+    seen = json.loads((finished.folder / "generator" / MANIFEST).read_text())["counts"]["images"]
+    assert seen == sorted(s["image_sha256"] for s in index if s["split"] == "train")
+
+
+def test_gates_start_at_half_of_their_bounds(finished):
+    log = (finished.folder / "segmenter" / "mcpmix-rla" / "seed-0" / "log.jsonl").read_text().splitlines()
+    first = json.loads(log[0])
+    assert first["s"] == pytest.approx(0.35, abs=0.2)
+    assert set(first) >= {
+        "epoch",
+        "loss",
+        "loss_real",
+        "loss_mixed",
+        "s",
+        "rho",
+        "tau",
+        "discrepancy",
+        "s_prior",
+    }
+
+
+def test_run_folder_gives_a_predictor_for_any_size(finished):
+    predictor = load_segmenter(finished.folder)
+    probabilities = predictor.predict(np.zeros((50, 70, 3), np.uint8))
+    assert probabilities.shape == (50, 70)
+    assert 0 <= probabilities.min() <= probabilities.max() <= 1
+    with pytest.raises(DataError, match="H,W,3 uint8"):
+        predictor.predict(np.zeros((50, 70)))
+
+
+def test_a_changed_setting_is_named_and_only_what_depends_on_it_is_made_again(make_config, tmp_path):
+    config = make_config(tmp_path, "train.arms=[full-sup]")
+    Pipeline(config).segmenters()
+    recorder = Recorder()
+    changed = make_config(tmp_path, "train.arms=[full-sup]", "train.epochs=3")
+    Pipeline(changed, recorder).segmenters()
+    assert recorder.lines == ["segmenter/full-sup/seed-0: made again, settings.train.epochs: 2 -> 3"]
+    assert [title for title, _, _ in recorder.titles] == ["full-sup seed 0"]
+    assert list((config.folder / "segmenter" / "full-sup" / "superseded").iterdir())
+
+
+def test_the_reference_arm_needs_no_generator(make_config, tmp_path):
+    config = make_config(tmp_path, "train.arms=[full-sup]", "generator.base=no/such-thing")
+    Pipeline(config).segmenters()
+    assert not (config.folder / "generator").exists()
+
+
+def test_arms_of_one_seed_start_from_the_same_weights_and_see_the_same_order(finished):
+    losses = {}
+    for arm in ("full-sup", "mcpmix"):
+        text = (finished.folder / "segmenter" / arm / "seed-0" / "log.jsonl").read_text()
+        losses[arm] = json.loads(text.splitlines()[0])
+    # after one epoch of two small steps the real loss still shows the common start
+    assert losses["full-sup"]["loss_real"] == pytest.approx(losses["mcpmix"]["loss_real"], rel=0.05)
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_weights_as_one_process(make_config, tmp_path):
+    overrides = ("train.arms=[full-sup,mcpmix]",)
+    one = make_config(tmp_path / "one", *overrides)
+    # Threads stay at one: with two, the generator before them would differ in its last bits.
+    two = make_config(tmp_path / "two", *overrides, "runtime.jobs=2")
+    recorder = Recorder()
+    Pipeline(one).segmenters()
+    Pipeline(two, recorder).segmenters()
+    assert {title for title, _, _ in recorder.titles} >= {"full-sup seed 0", "mcpmix seed 0"}
+    for arm in ("full-sup", "mcpmix"):
+        name = f"small/segmenter/{arm}/seed-0/model.safetensors"
+        assert file_digest(tmp_path / "one" / name) == file_digest(tmp_path / "two" / name)
+
+
+@pytest.mark.slow
+def test_pairs_on_the_fly(make_config, tmp_path):
+    config = make_config(tmp_path, "train.arms=[mcpmix-rla]", "synthesis.source=on-the-fly")
+    made = Pipeline(config).segmenters()
+    assert made["mcpmix-rla", 0].manifest["counts"]["epochs"] == 2
+    assert not (config.folder / "pairs").exists()
+
+
+def test_threads_are_shared_out():
+    config = resolve_config({"preset": "demo", "runtime": {"threads": 8}})
+    assert share_threads(config, 3).runtime.threads == 2
+    assert share_threads(config, 99).runtime.threads == 1
+
+
+def test_every_training_that_failed_is_told_of_but_the_same_failure_once(make_config, tmp_path, monkeypatch):
+    def fail(stage, run):
+        raise DataError(f"no luck with {run[0]}")
+
+    monkeypatch.setattr("mcpmix.run.ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
+    monkeypatch.setattr("mcpmix.run._work", fail)
+    progress = Recorder()
+    pipeline = Pipeline(make_config(tmp_path, "runtime.jobs=2"), progress)
+    with pytest.raises(DataError) as caught:
+        pipeline._make("segmenter", [("mixup", 0), ("cutmix", 0)])
+    first, second = ("mixup", "cutmix") if "mixup" in str(caught.value) else ("cutmix", "mixup")
+    assert str(caught.value) == f"no luck with {first}"
+    assert progress.lines == [f"segmenter {second} seed 0 failed too: no luck with {second}"]
+
+    progress.lines.clear()
+    with pytest.raises(DataError, match="no luck with mixup"):
+        pipeline._make("segmenter", [("mixup", 0), ("mixup", 1)])
+    assert progress.lines == []

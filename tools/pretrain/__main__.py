@@ -1,0 +1,85 @@
+"""`python -m tools.pretrain`: makes the embedded weights anew, or a generator from own images."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tools.pretrain.build import OwnImages, Training, build_weights
+
+from mcpmix.cli.screen import shown_progress
+from mcpmix.config_file import load_config
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+class Part(StrEnum):
+    """What can be built."""
+
+    autoencoder = "autoencoder"
+    base = "base"
+    depth = "depth"
+    features = "features"
+    segmenter = "segmenter"
+    control = "control"
+    all = "all"
+
+
+@app.command()
+def build(
+    part: Annotated[Part, typer.Argument(help="Which network.")] = Part.all,
+    out: Annotated[Path, typer.Option(help="Folder for corpus, checkpoints and results.")] = Path("weights"),
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Own unlabelled images in place of the phantom; autoencoder and base only."),
+    ] = None,
+    listing: Annotated[
+        Path | None,
+        typer.Option("--list", help="Text file with the images to use, one path or name per line."),
+    ] = None,
+    split_of: Annotated[
+        Path | None,
+        typer.Option(help="A configuration: use the training part of its data set, and no other image."),
+    ] = None,
+    caption: Annotated[str | None, typer.Option(help="Text for all own images.")] = None,
+    captions: Annotated[
+        Path | None, typer.Option(help="CSV or JSONL with a text for each image (file_name, text).")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="Go on from this pipeline, or steer it (control): embedded, a folder or a hub id."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each network.")] = None,
+    autoencoder_steps: Annotated[
+        int | None, typer.Option(min=0, help="Those of the autoencoder; 0 keeps that of --start.")
+    ] = None,
+    decoder_steps: Annotated[
+        int | None, typer.Option(min=0, help="Those in which its decoder is sharpened; 0: it is not.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=32, help="Side of the images in pixels.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the base.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Of the base.")] = None,
+    corpus: Annotated[int | None, typer.Option(min=1, help="Number of phantom frames to draw.")] = None,
+) -> None:
+    """Train networks like the embedded ones, on phantom frames or on own images.
+
+    A stopped build goes on where it was.
+    """
+    part_of = load_config(split_of, ()) if split_of is not None else None
+    with shown_progress() as progress:
+        folders = build_weights(
+            part.value,
+            out,
+            own=OwnImages(images, listing, part_of, caption, captions),
+            training=Training(
+                steps, autoencoder_steps, decoder_steps, start, size, learning_rate, batch_size
+            ),
+            frames=corpus,
+            progress=progress,
+        )
+    for folder in folders:
+        typer.echo(f"finished: {folder}")
+
+
+if __name__ == "__main__":
+    app()
