@@ -33,7 +33,7 @@ from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator.quality import kid
 from mcpmix.networks.features import load_features
-from mcpmix.run import Pipeline
+from mcpmix.run import Run, run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "cvc_pairs.json"
@@ -110,10 +110,10 @@ def train_base(config: Config, options: argparse.Namespace, progress: Progress) 
     )
 
 
-def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
+def figures(config: Config, made: Run) -> dict[str, Any]:
     """What the bank is worth: alignment by the judge's measure, KID to seen and to held-out sequences."""
-    rows = ledger_rows(pipeline.pairs)
-    index = DatasetIndex.read(pipeline.dataset / "index.json")
+    rows = ledger_rows(made.pairs)
+    index = DatasetIndex.read(made.dataset / "index.json")
     phi = load_features(config.rla.features)
 
     def features(images: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
 
     real = {part: features(load_arrays(index.part(part), config.data.size).images) for part in PARTS}
     admitted = [row for row in rows if row["admitted"]]
-    made = features(images_of(admitted, pipeline.pairs.folder))
+    synthetic = features(images_of(admitted, made.pairs.folder))
     judge = read_artifact(config.folder / "judge")
     assert judge is not None
     return {
@@ -131,8 +131,8 @@ def figures(config: Config, pipeline: Pipeline) -> dict[str, Any]:
         "sequences": {part: len({record.group for record in index.part(part)}) for part in PARTS},
         **tries(rows, judge),
         "kid": {
-            "admitted to training": kid(made, real["train"])._asdict(),
-            "admitted to held-out": kid(made, real["validation"])._asdict(),
+            "admitted to training": kid(synthetic, real["train"])._asdict(),
+            "admitted to held-out": kid(synthetic, real["validation"])._asdict(),
             "training to held-out": kid(real["train"], real["validation"])._asdict(),
         },
     }
@@ -194,8 +194,8 @@ def main() -> None:
     clock = Clock(options.work / "seconds.json")
     with shown_progress() as progress:
         train_base(config, options, progress)
-        pipeline = Pipeline(config, progress)
-        found = figures(config, pipeline)
+        made = run(config, progress, until="pairs")
+        found = figures(config, made)
     result = {"figures": found, "minutes": clock.seconds / 60, "config": config.model_dump(mode="json")}
     del result["config"]["output"], result["config"]["data"]["root"], result["config"]["generator"]["base"]
     del result["config"]["synthesis"]["admission"]["judge"]["weights"]
@@ -203,7 +203,7 @@ def main() -> None:
     if options.result == RESULT:
         fill(PAGE, "cvc-pairs", markdown(result))
     print(markdown(result))
-    print(f"contact sheet: {pipeline.pairs / 'sheet.png'}")
+    print(f"contact sheet: {made.pairs / 'sheet.png'}")
 
 
 if __name__ == "__main__":

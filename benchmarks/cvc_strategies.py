@@ -25,12 +25,14 @@ from mcpmix.config import Config
 from mcpmix.config_file import load_config, resolve_config, to_yaml
 from mcpmix.core.device import setup
 from mcpmix.core.jsonl import JsonLines
-from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact, reusable, write_json, write_text
+from mcpmix.core.progress import SILENT
+from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact, reuse, write_json, write_text
 from mcpmix.data import dataset
 from mcpmix.data.index import DatasetIndex
 from mcpmix.report.scores import group_means, read_scores
 from mcpmix.report.tables import Column, Summary, build_table, read_summary, to_markdown
 from mcpmix.segmenter import evaluate, train
+from mcpmix.segmenter.arms import Inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "cvc_strategies.json"
@@ -95,11 +97,11 @@ def with_steps(config: Config, frames: int, steps: int) -> Config:
     return config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
 
 
-def find_inputs(config: Config, pairs: Path | None) -> train.Inputs:
+def find_inputs(config: Config, pairs: Path | None) -> Inputs:
     """The data set, made or that of `pairs`, and what `pairs` holds besides."""
     out = config.folder / "dataset"
     if pairs is None:
-        return train.Inputs(reusable(out, dataset.key(config)) or dataset.run(config, out))
+        return Inputs(dataset.run(config, out))
     found = {name: read_artifact(pairs / name) for name in ("dataset", "depth", "generator", "pairs")}
     missing = [name for name, artifact in found.items() if artifact is None]
     if missing:
@@ -108,10 +110,10 @@ def find_inputs(config: Config, pairs: Path | None) -> train.Inputs:
         )
     data = found["dataset"]
     assert data is not None
-    return train.Inputs(data, found["depth"], found["generator"], found["pairs"])
+    return Inputs(data, found["depth"], found["generator"], found["pairs"])
 
 
-def protocol(config: Config, inputs: train.Inputs) -> dict[str, Any]:
+def protocol(config: Config, inputs: Inputs) -> dict[str, Any]:
     """What all cells of one table must share."""
     counts = inputs.dataset.manifest["counts"]
     records = DatasetIndex.read(inputs.dataset / "index.json")
@@ -150,19 +152,19 @@ def read_results(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def run_cell(config: Config, inputs: train.Inputs, task: Task) -> Cell:
+def run_cell(config: Config, inputs: Inputs, task: Task) -> Cell:
     """Train and evaluate one strategy with one seed, in a process of its own."""
     arm, seed = task
     settings = config.runtime
     runtime = setup(settings.device, settings.precision, 1, settings.deterministic)
     places = [config.folder / stage / arm / f"seed-{seed}" for stage in ("segmenter", "evaluation")]
     start = time.monotonic()
-    segmenter = reusable(places[0], train.key(config, inputs, arm, seed)) or train.run(
+    segmenter = reuse(places[0], train.key(config, inputs, arm, seed), SILENT) or train.run(
         config, inputs, arm, seed, places[0], runtime
     )
     seconds = time.monotonic() - start
-    scores = reusable(places[1], evaluate.key(config, inputs.dataset, segmenter)) or evaluate.run(
-        config, inputs.dataset, segmenter, places[1], runtime, inputs.generator
+    scores = reuse(places[1], evaluate.key(config, inputs.dataset, segmenter), SILENT) or evaluate.run(
+        config, inputs.dataset, segmenter, inputs.generator, places[1], runtime
     )
     return collect(inputs.dataset, segmenter, scores) | {"training_seconds": round(seconds, 1)}
 
@@ -197,9 +199,7 @@ def _entry(mean: float, count: int) -> dict[str, float]:
     return {"mean": mean, "n": count, "undefined": 0}
 
 
-def run_all(
-    config: Config, inputs: train.Inputs, tasks: list[Task], jobs: int
-) -> Iterator[tuple[Task, Cell]]:
+def run_all(config: Config, inputs: Inputs, tasks: list[Task], jobs: int) -> Iterator[tuple[Task, Cell]]:
     """Results as they come; a failed cell is reported and the others go on."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
@@ -286,7 +286,7 @@ def main() -> None:
 
 
 def train_and_store(
-    config: Config, inputs: train.Inputs, options: argparse.Namespace, result: dict[str, Any]
+    config: Config, inputs: Inputs, options: argparse.Namespace, result: dict[str, Any]
 ) -> None:
     """Train the missing cells; the result file grows with each."""
     arms = options.only or [*ALONE, *(PAIRED if inputs.pairs is not None else ())]

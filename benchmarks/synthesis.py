@@ -49,7 +49,7 @@ from mcpmix.generator.judge import dice_of, load_judge
 from mcpmix.generator.quality import kid
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "synthesis.json"
@@ -68,14 +68,14 @@ class Bench:
 
     def __init__(self, config: Config, progress: Progress) -> None:
         self.config, self.progress = config, progress
-        self.pipeline = pipeline = Pipeline(config, progress)
-        index = DatasetIndex.read(pipeline.dataset / "index.json")
+        self.run = made = run(config, progress, until="pairs")
+        index = DatasetIndex.read(made.dataset / "index.json")
         records = index.part("train")
         self.groups = [record.group for record in records]
         self.train = load_arrays(records, config.data.size)
         held_out = load_arrays(index.part("validation"), config.data.size)
-        self.depth, self.generator, self.device = pipeline.depth, pipeline.generator, pipeline.runtime.device
-        self.judge = load_judge(pipeline.judge.folder, self.device)
+        self.depth, self.generator, self.device = made.depth, made.generator, made.runtime.device
+        self.judge = load_judge(made.judge.folder, self.device)
         phi = load_features(config.rla.features)
         self.copies = CopyCheck(phi, self.train, self.groups, held_out, seed=config.seed, device=self.device)
         held_out_features = [self.copies.held_out] if self.copies.held_out is not None else []
@@ -239,10 +239,10 @@ def condition(bench: Bench, replicas: int) -> Row:
         own = use == bench.config.finetune.condition
         name = bench.config.name if own else f"{bench.config.name}-{use}"
         config = bench.config.model_copy(update={"finetune": tuned, "name": name})
-        pipeline = bench.pipeline if own else Pipeline(config, bench.progress)
-        if pipeline.dataset.digest != bench.pipeline.dataset.digest:
-            raise SystemExit(f"{pipeline.folder} has another data set than {bench.pipeline.folder}.")
-        generator = pipeline.generator
+        made = bench.run if own else run(config, bench.progress, until="generator")
+        if made.dataset.digest != bench.run.dataset.digest:
+            raise SystemExit(f"{config.folder} has another data set than {bench.config.folder}.")
+        generator = made.generator
         images = bench.draw(bench.maker(generator, config), requests, f"condition: {use}")
         rows.append({"condition": use} | bench.scores(images, requests))
     return {"rows": rows}
@@ -315,7 +315,7 @@ def swapped(bench: Bench, requests: Sequence[Request], partners: np.ndarray, cha
 
 def bank(bench: Bench, _: int) -> Row:
     """The images that the run trains with, against all that were tried and against real ones."""
-    pairs, judge = bench.pipeline.pairs, bench.pipeline.judge
+    pairs, judge = bench.run.pairs, bench.run.judge
     tried = ledger_rows(pairs)
     admitted = [row for row in tried if row["admitted"]]
     place = {name: index for index, name in enumerate(bench.train.ids)}

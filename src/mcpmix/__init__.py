@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from mcpmix.mixing.mcpmix import mix
     from mcpmix.mixing.mmd import mmd
     from mcpmix.mixing.rla import RLA
-    from mcpmix.run import Pipeline
     from mcpmix.segmenter.predict import load_segmenter
 
 __version__ = "0.1.0"
@@ -23,10 +22,9 @@ _HOME = {
     "mmd": "mcpmix.mixing.mmd",
     "load_config": "mcpmix.config_file",
     "load_segmenter": "mcpmix.segmenter.predict",
-    "Pipeline": "mcpmix.run",
 }
 
-__all__ = ["RLA", "Pipeline", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd"]
+__all__ = ["RLA", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

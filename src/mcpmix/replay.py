@@ -15,7 +15,7 @@ from mcpmix.generator.bank import Pixels, make_filled, place_of, write_synthetic
 from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import Request, build_maker
 from mcpmix.generator.ledger import read_rows
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,20 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
     Raises:
         DataError: no training image has this id.
     """
-    pipeline = Pipeline(config, progress)
-    records = DatasetIndex.read(pipeline.dataset / "index.json").part("train")
+    made = run(config, progress, until="generator")
+    assert made.dataset is not None
+    assert made.depth is not None
+    assert made.generator is not None
+    records = DatasetIndex.read(made.dataset / "index.json").part("train")
     chosen = [record for record in records if record.id == name]
     if not chosen:
         raise DataError(
             f"No training image has the id {name!r}. Ids look like {records[0].id!r}; all of them are in "
-            f"{pipeline.dataset / 'index.json'}."
+            f"{made.dataset / 'index.json'}."
         )
     arrays = load_arrays(chosen, config.data.size)
-    depths = read_depths(pipeline.depth.folder, arrays.ids)
-    maker = build_maker(config, pipeline.generator / "controlnet", arrays, depths, pipeline.runtime.device)
+    depths = read_depths(made.depth.folder, arrays.ids)
+    maker = build_maker(config, made.generator / "controlnet", arrays, depths, made.runtime.device)
     attempt = _admitted_try(config.folder / "pairs", name, replica)
     request = Request(0, replica + (attempt or 0) * config.synthesis.replicas)
     image = make_filled(maker, [request], config.synthesis.batch_size)[0]

@@ -57,9 +57,9 @@ socket.getaddrinfo = refuse
 
 from pathlib import Path
 from mcpmix.config_file import load_config
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
-print(Pipeline(load_config(Path(sys.argv[1]), ())).pairs.folder)
+print(run(load_config(Path(sys.argv[1]), ()), until="pairs").pairs.folder)
 """
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from mcpmix.config_file import to_yaml
 from mcpmix.core.checkpoint import restore
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 RATE = 1e-3
 
@@ -119,7 +119,7 @@ def uninterrupted(pair):
 
 @pytest.mark.slow
 def test_two_processes_give_the_weights_of_one_with_the_doubled_batch(make_config, tmp_path, uninterrupted):
-    alone = Pipeline(make_config(tmp_path, *SETTINGS, "finetune.batch_size=2")).generator
+    alone = run(make_config(tmp_path, *SETTINGS, "finetune.batch_size=2"), until="generator").generator
 
     result, expected = weights(uninterrupted), weights(alone.folder)
     assert len(result) == len(expected) == 2  # ControlNet and decoder

@@ -3,14 +3,14 @@ from PIL import Image
 
 from mcpmix.core.errors import DataError
 from mcpmix.replay import remake, save_remade
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
     """A bank of four masks with two replicas each, in batches of two."""
     config = make_config(tmp_path_factory.mktemp("remaking"))
-    return config, Pipeline(config).pairs
+    return config, run(config, until="pairs").pairs
 
 
 def test_an_image_of_the_bank_is_made_again_to_the_bit(finished):

@@ -1,16 +1,14 @@
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import MANIFEST, file_digest
 from mcpmix.data.index import DatasetIndex
-from mcpmix.run import Pipeline, share_threads
+from mcpmix.run import run
 from mcpmix.segmenter.predict import load_segmenter
 
 
@@ -33,7 +31,7 @@ class Recorder:
 def finished(make_config, tmp_path_factory):
     """One whole run, shared by the tests that only look at it."""
     config = make_config(tmp_path_factory.mktemp("runs"))
-    Pipeline(config).report()
+    run(config)
     return config
 
 
@@ -61,7 +59,7 @@ def test_each_segmenter_has_a_card_with_its_data_and_test_scores(finished):
 def test_everything_is_reused_the_second_time(finished):
     recorder = Recorder()
     before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob(MANIFEST)}
-    Pipeline(finished, recorder).report()
+    run(finished, recorder)
     assert recorder.titles == []
     assert before == {path: path.stat().st_mtime_ns for path in finished.folder.rglob(MANIFEST)}
 
@@ -111,18 +109,18 @@ def test_run_folder_gives_a_predictor_for_any_size(finished):
 
 def test_a_changed_setting_is_named_and_only_what_depends_on_it_is_made_again(make_config, tmp_path):
     config = make_config(tmp_path, "train.arms=[full-sup]")
-    Pipeline(config).segmenters()
+    run(config, until="segmenter")
     recorder = Recorder()
     changed = make_config(tmp_path, "train.arms=[full-sup]", "train.epochs=3")
-    Pipeline(changed, recorder).segmenters()
-    assert recorder.lines == ["segmenter/full-sup/seed-0: made again, settings.train.epochs: 2 -> 3"]
+    run(changed, recorder, until="segmenter")
+    assert recorder.lines[1:] == ["segmenter/full-sup/seed-0: made again, settings.train.epochs: 2 -> 3"]
     assert [title for title, _, _ in recorder.titles] == ["full-sup seed 0"]
     assert list((config.folder / "segmenter" / "full-sup" / "superseded").iterdir())
 
 
 def test_the_reference_arm_needs_no_generator(make_config, tmp_path):
     config = make_config(tmp_path, "train.arms=[full-sup]", "generator.base=no/such-thing")
-    Pipeline(config).segmenters()
+    run(config, until="segmenter")
     assert not (config.folder / "generator").exists()
 
 
@@ -142,8 +140,8 @@ def test_workers_give_the_same_weights_as_one_process(make_config, tmp_path):
     # Threads stay at one: with two, the generator before them would differ in its last bits.
     two = make_config(tmp_path / "two", *overrides, "runtime.jobs=2")
     recorder = Recorder()
-    Pipeline(one).segmenters()
-    Pipeline(two, recorder).segmenters()
+    run(one, until="segmenter")
+    run(two, recorder, until="segmenter")
     assert {title for title, _, _ in recorder.titles} >= {"full-sup seed 0", "mcpmix seed 0"}
     for arm in ("full-sup", "mcpmix"):
         name = f"small/segmenter/{arm}/seed-0/model.safetensors"
@@ -153,32 +151,6 @@ def test_workers_give_the_same_weights_as_one_process(make_config, tmp_path):
 @pytest.mark.slow
 def test_pairs_on_the_fly(make_config, tmp_path):
     config = make_config(tmp_path, "train.arms=[mcpmix-rla]", "synthesis.source=on-the-fly")
-    made = Pipeline(config).segmenters()
+    made = run(config, until="segmenter").segmenters
     assert made["mcpmix-rla", 0].manifest["counts"]["epochs"] == 2
     assert not (config.folder / "pairs").exists()
-
-
-def test_threads_are_shared_out():
-    config = resolve_config({"preset": "demo", "runtime": {"threads": 8}})
-    assert share_threads(config, 3).runtime.threads == 2
-    assert share_threads(config, 99).runtime.threads == 1
-
-
-def test_every_training_that_failed_is_told_of_but_the_same_failure_once(make_config, tmp_path, monkeypatch):
-    def fail(stage, run):
-        raise DataError(f"no luck with {run[0]}")
-
-    monkeypatch.setattr("mcpmix.run.ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
-    monkeypatch.setattr("mcpmix.run._work", fail)
-    progress = Recorder()
-    pipeline = Pipeline(make_config(tmp_path, "runtime.jobs=2"), progress)
-    with pytest.raises(DataError) as caught:
-        pipeline._make("segmenter", [("mixup", 0), ("cutmix", 0)])
-    first, second = ("mixup", "cutmix") if "mixup" in str(caught.value) else ("cutmix", "mixup")
-    assert str(caught.value) == f"no luck with {first}"
-    assert progress.lines == [f"segmenter {second} seed 0 failed too: no luck with {second}"]
-
-    progress.lines.clear()
-    with pytest.raises(DataError, match="no luck with mixup"):
-        pipeline._make("segmenter", [("mixup", 0), ("mixup", 1)])
-    assert progress.lines == []

@@ -1,16 +1,19 @@
 """`python -m tools.pretrain`: makes the embedded weights anew, or a generator from own images."""
 
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from tools.pretrain.build import OwnImages, Training, build_weights
 
+from mcpmix.cli.app import quieten, report_error
 from mcpmix.cli.screen import shown_progress
 from mcpmix.config_file import load_config
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 
 class Part(StrEnum):
@@ -81,5 +84,15 @@ def build(
         typer.echo(f"finished: {folder}")
 
 
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and end the process with its exit code."""
+    quieten()
+    try:
+        app(args=arguments, prog_name="python -m tools.pretrain")
+    except Exception as error:
+        sys.exit(report_error(error))
+    sys.exit(0)
+
+
 if __name__ == "__main__":
-    app()
+    main()

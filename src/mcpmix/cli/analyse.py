@@ -58,11 +58,13 @@ def gradients(
 def _run(config: "Config", arms: tuple[str, ...], epochs: int, out: Path) -> str:
     from mcpmix.bench.gradients import analyse, still, to_markdown
     from mcpmix.preflight import require_settings
-    from mcpmix.run import Pipeline
+    from mcpmix.run import run
 
     require_settings(config)
     with shown_progress() as progress:
-        pipeline = Pipeline(config, progress)
+        made = run(config, progress, until="inputs")
         progress.say(f"{len(arms)} trainings of {epochs} epochs, one after the other")
-        found = analyse(still(config, epochs), arms, pipeline.inputs, out, pipeline.runtime, progress)
+        found = analyse(
+            still(config, epochs), arms, lambda arm: made.inputs(config, arm), out, made.runtime, progress
+        )
     return to_markdown(found)

@@ -48,7 +48,7 @@ def evaluate(
     """
     _check_form(config, truth, prediction)
     if config is not None:
-        show_runs(config, overrides, "evaluations")
+        show_runs(config, overrides, "evaluation")
         return
     from mcpmix.metrics import score_folder
 

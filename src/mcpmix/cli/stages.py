@@ -23,7 +23,7 @@ Overrides = Annotated[
 if TYPE_CHECKING:
     from mcpmix.config import Config
     from mcpmix.core.stage_folder import Artifact
-    from mcpmix.run import Run
+    from mcpmix.run import Cell
 
 
 def run(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -44,16 +44,16 @@ def run_pipeline(config: "Config") -> "Artifact":
     Returns:
         The report.
     """
+    from mcpmix import run as whole
     from mcpmix.preflight import require_settings
-    from mcpmix.run import Pipeline
 
     require_settings(config)
     with shown_progress() as progress:
-        pipeline = Pipeline(config, progress)
         seeds = ", ".join(map(str, config.train.seeds))
         progress.say(f"{config.folder}: {', '.join(config.train.arms)}; seeds {seeds}")
-        progress.say(f"device: {pipeline.runtime.reason}")
-        return pipeline.report()
+        made = whole.run(config, progress)
+    assert made.report is not None
+    return made.report
 
 
 def depth(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -110,7 +110,7 @@ def _identity(text: str) -> tuple[str, int]:
 
 def train(config: ConfigFile, overrides: Overrides = None) -> None:
     """Stage 3: train the segmenters, all arms with all seeds."""
-    show_runs(config, overrides, "segmenters")
+    show_runs(config, overrides, "segmenter")
 
 
 def report(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -122,10 +122,10 @@ def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
     from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find
-    from mcpmix.run import Pipeline
+    from mcpmix import run as whole
 
     with shown_progress() as progress:
-        artifact: Artifact = getattr(Pipeline(settings, progress), stage)
+        artifact: Artifact = getattr(whole.run(settings, progress, until=stage), stage)
     typer.echo(f"finished: {artifact.folder}")
 
 
@@ -135,17 +135,17 @@ def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
     Args:
         config: the configuration's file.
         overrides: settings to change.
-        stage: "segmenters" or "evaluations".
+        stage: "segmenter" or "evaluation".
     """
     from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())
+    from mcpmix import run as whole
     from mcpmix.preflight import require_settings
-    from mcpmix.run import Pipeline
 
     require_settings(settings)
     with shown_progress() as progress:
-        made: dict[Run, Artifact] = getattr(Pipeline(settings, progress), stage)()
+        made: dict[Cell, Artifact] = getattr(whole.run(settings, progress, until=stage), f"{stage}s")
     for (arm, seed), artifact in made.items():
         typer.echo(f"{arm}, seed {seed}: {_summary(artifact)}  {artifact.folder}")
 

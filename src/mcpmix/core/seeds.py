@@ -5,7 +5,6 @@ import random
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +55,8 @@ def seed_everything(*identity: object) -> int:
 _SEEDS = 2**63 - 1
 
 
-def numpy_stream(rng: torch.Generator) -> np.random.Generator:
+def numpy_stream(rng: "torch.Generator") -> np.random.Generator:
     """A NumPy generator that one draw from `rng`, a CPU generator, determines completely."""
+    import torch
+
     return np.random.default_rng(int(torch.randint(_SEEDS, (), generator=rng)))

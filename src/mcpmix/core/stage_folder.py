@@ -23,6 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mcpmix.core.errors import McpmixError, StorageError
+from mcpmix.core.progress import Progress
 
 MANIFEST = "manifest.json"
 _KEY = "key.json"
@@ -113,10 +114,21 @@ def read_artifact(folder: Path) -> Artifact | None:
     return Artifact(folder, manifest)
 
 
-def reusable(folder: Path, key: StageKey) -> Artifact | None:
-    """The finished artefact in `folder` if it was made from exactly this key."""
+def reuse(folder: Path, key: StageKey, progress: Progress, name: str = "") -> Artifact | None:
+    """The finished artefact in `folder` if it was made from exactly this key; says why one is made again.
+
+    Args:
+        folder: of the stage.
+        key: what the result depends on now.
+        progress: where to report.
+        name: what to call the stage; by default the name of its folder.
+    """
     artifact = read_artifact(folder)
-    return artifact if artifact is not None and artifact.digest == key.digest else None
+    if artifact is None or artifact.digest == key.digest:
+        return artifact
+    first, *rest = changes(artifact, key) or ["key changed"]
+    progress.say(f"{name or folder.name}: made again, {first}" + (f" and {len(rest)} more" if rest else ""))
+    return None
 
 
 def changes(artifact: Artifact, key: StageKey) -> list[str]:

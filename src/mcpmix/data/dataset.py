@@ -6,7 +6,7 @@ from typing import Any
 
 from mcpmix.config import Config
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, file_digest, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, file_digest, reuse, workspace
 from mcpmix.data.archives import MARK
 from mcpmix.data.index import build_index
 from mcpmix.data.phantom_set import write_phantom_set
@@ -39,6 +39,8 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         out: folder of the result.
         progress: where to report.
     """
+    if (finished := reuse(out, key(config), progress)) is not None:
+        return finished
     with workspace(out, key(config)) as space:
         samples, planned = _collect(config, space.folder, progress)
         split = planned.split

@@ -16,7 +16,7 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import StorageError
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.generator.conditions import write_depth
@@ -53,6 +53,8 @@ def run(
     """
     records = DatasetIndex.read(dataset / "index.json").part("train")
     stage_key = key(config, dataset)
+    if (finished := reuse(out, stage_key, progress)) is not None:
+        return finished
     with workspace(out, stage_key) as space:
         log = JsonLines(space.folder / MAPS)
         log.rewrite(_whole(log.rows(), space.folder))

@@ -13,7 +13,7 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
-from mcpmix.core.stage_folder import Artifact, StageKey, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.augment import as_images
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
@@ -44,6 +44,8 @@ def run(
         runtime: device and precision.
         progress: where to report.
     """
+    if (finished := reuse(out, key(config, dataset), progress)) is not None:
+        return finished
     settings = config.editor
     records = DatasetIndex.read(dataset / "index.json").part("train")
     with workspace(out, key(config, dataset)) as space:

@@ -16,7 +16,7 @@ from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.processes import Processes, join
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_everything
-from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifact, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifact, reuse, workspace
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.leakage import images_of, read_seen, write_seen
@@ -85,11 +85,10 @@ def run(
     config: Config,
     dataset: Artifact,
     depth: Artifact,
+    judge: Artifact | None,
     out: Path,
     runtime: Runtime,
     progress: Progress = SILENT,
-    *,
-    judge: Artifact | None = None,
 ) -> Artifact:
     """Train the ControlNet; the averaged weights are the result.
 
@@ -99,15 +98,17 @@ def run(
         config: sections `generator`, `finetune` and `data.size`; `depth` for the validation.
         dataset: the data set's artefact; trained on its training part, validated on its validation part.
         depth: the depth maps of the training part.
+        judge: scores the alignment of validation images; without, the effect of swapping masks does.
         out: folder of the result.
         runtime: device and precision.
         progress: where to report.
-        judge: scores the alignment of validation images; without, the effect of swapping masks does.
 
     Raises:
         ConfigError: the number of processes is not the configured one.
         DependencyError: the configured optimiser is not installed.
     """
+    if (finished := reuse(out, key(config, dataset, depth, judge), progress)) is not None:
+        return finished
     processes = join(config.finetune.processes)
     runtime = processes.place(runtime)
     progress = progress if processes.leads else SILENT

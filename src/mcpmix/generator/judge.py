@@ -17,7 +17,7 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
-from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
 from mcpmix.data.augment import apply_colour, apply_geometry, as_images, draw_colour, draw_geometry, normalise
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
@@ -402,6 +402,8 @@ def run(
         runtime: device to run on.
         progress: where to report.
     """
+    if (finished := reuse(out, key(config, dataset), progress)) is not None:
+        return finished
     records = DatasetIndex.read(dataset / "index.json").part("train")
     with workspace(out, key(config, dataset)) as space:
         judge = train_judge(

@@ -9,7 +9,7 @@ import numpy as np
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, locked, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, locked, reuse, workspace
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import require_parents, seen_by_generator
@@ -68,6 +68,8 @@ def run(
     Raises:
         StorageError: the ledger of an unfinished bank was changed.
     """
+    if (finished := reuse(out, key(config, generator, judge), progress)) is not None:
+        return mend(config, dataset, depth, generator, finished, runtime, progress)
     with workspace(out, key(config, generator, judge)) as space:
         work = _Work(config, dataset, depth, generator, judge, runtime)
         ledger = Ledger(space.folder / LEDGER, space.key.digest).open()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mcpmix.config import Config
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json, write_text
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
 from mcpmix.data.index import DatasetIndex
 from mcpmix.report.html import render
 from mcpmix.report.page import cases_of, digests_of, make_page, strips_of, to_text
@@ -49,6 +49,8 @@ def run(
     Raises:
         DataError: an evaluation or a log is damaged.
     """
+    if (finished := reuse(out, key(config, dataset, pairs, evaluations), progress)) is not None:
+        return finished
     leaks = _reasons(dataset, evaluations)
     index = DatasetIndex.read(dataset / "index.json")
     source = Source(config, index, pairs, segmenters, evaluations, leaks)

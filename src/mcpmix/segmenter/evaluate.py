@@ -39,9 +39,9 @@ def run(
     config: Config,
     dataset: Artifact,
     segmenter: Artifact,
+    generator: Artifact | None,
     out: Path,
     runtime: Runtime,
-    generator: Artifact | None = None,
     progress: Progress = SILENT,
 ) -> Artifact:
     """Predict, write the masks, score them.
@@ -52,9 +52,9 @@ def run(
         config: section `evaluation`, and `generator.base`.
         dataset: the data set's artefact; its test part is read.
         segmenter: a trained segmenter.
+        generator: the generator whose pairs the segmenter saw, if any.
         out: folder of the result.
         runtime: device to run on.
-        generator: the generator whose pairs the segmenter saw, if any.
         progress: where to report.
 
     Raises:

@@ -16,7 +16,7 @@ from mcpmix.bench.gradients import (
     transition_width,
 )
 from mcpmix.mixing.strategy import Batch, Term
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 
 def square(size=8, low=3, high=6):
@@ -109,9 +109,9 @@ def test_table_has_a_row_for_each_arm():
 def test_mixing_masks_flips_and_hard_masks_do_not(make_config, tmp_path):
     always = "train.strategies={cutmix: {probability: 1.0}}"  # six boxes, not three: some hit a boundary
     config = still(make_config(tmp_path, "train.batch_size=4", always), epochs=6)
-    pipeline = Pipeline(config)
+    made = run(config, until="inputs")
     out = tmp_path / "out"
-    found = analyse(config, ["full-sup", "cutmix"], pipeline.inputs, out, pipeline.runtime)
+    found = analyse(config, ["full-sup", "cutmix"], lambda arm: made.inputs(config, arm), out, made.runtime)
     assert found["full-sup"].flips == 0
     assert found["full-sup"].drift == 0
     assert found["cutmix"].flips > 0

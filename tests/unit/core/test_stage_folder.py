@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcpmix.core.errors import ModelError, StorageError
+from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import (
     Artifact,
     StageKey,
@@ -18,7 +19,7 @@ from mcpmix.core.stage_folder import (
     digest_of,
     file_digest,
     read_artifact,
-    reusable,
+    reuse,
     storage_errors,
     workspace,
     write_json,
@@ -123,14 +124,14 @@ class TestFinishing:
         interrupt(target, KEY)
 
         assert read_artifact(target) is None
-        assert reusable(target, KEY) is None
+        assert reuse(target, KEY, SILENT) is None
         assert not target.exists()
 
     def test_reuse_needs_exactly_the_same_key(self, target):
         artifact = make(target, KEY)
 
-        assert reusable(target, KEY) == artifact
-        assert reusable(target, OTHER) is None
+        assert reuse(target, KEY, SILENT) == artifact
+        assert reuse(target, OTHER, SILENT) is None
 
 
 class TestChanges:
@@ -181,7 +182,7 @@ class TestResuming:
         interrupt(target, OTHER)
 
         assert (target / "weights.txt").read_text() == "old"
-        assert reusable(target, KEY) is not None
+        assert reuse(target, KEY, SILENT) is not None
 
     @pytest.mark.parametrize("step", [1, 2, 3])
     def test_a_kill_at_any_point_of_finishing_costs_nothing(self, target, monkeypatch, step):
@@ -248,7 +249,7 @@ class TestDamage:
         with pytest.raises(
             StorageError, match=r"manifest\.json is damaged .*Delete the folder to make it again\."
         ):
-            reusable(target, KEY)
+            reuse(target, KEY, SILENT)
         assert (target / "weights.txt").read_text() == "result"
 
 
@@ -277,7 +278,7 @@ class TestLock:
             holder.wait()
         make(target, KEY)
 
-        assert reusable(target, KEY) is not None
+        assert reuse(target, KEY, SILENT) is not None
 
     def test_other_stages_of_the_run_are_not_locked(self, target):
         with workspace(target, KEY):
@@ -301,12 +302,12 @@ class TestFullDisk:
         with pytest.raises(StorageError, match=self.FULL):
             finish_with(target, monkeypatch, full)
 
-        assert reusable(target, OTHER) is not None
+        assert reuse(target, OTHER, SILENT) is not None
         assert (target / "weights.txt").read_text() == "old"
         with workspace(target, KEY) as space:  # there is space again
             assert (space.folder / "checkpoint.txt").read_text() == "all epochs"
             space.finish()
-        assert reusable(target, KEY) is not None
+        assert reuse(target, KEY, SILENT) is not None
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the always full device of Linux")
     def test_a_real_write_error_becomes_the_message(self, target):

@@ -1,4 +1,4 @@
-"""Edits by instruction instead of counterparts: stage, pipeline and training of DiffuseMix."""
+"""Edits by instruction instead of counterparts: stage, run and training of DiffuseMix."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from PIL import Image
 from mcpmix.core.errors import ConfigError
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator import edit
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 from mcpmix.segmenter import train
 from mcpmix.segmenter.arms import needs_generator
 
@@ -31,15 +31,16 @@ class StandIn:
 
 
 @pytest.fixture
-def pipeline(make_config, random_models, tmp_path, monkeypatch):
+def config(make_config, random_models, tmp_path, monkeypatch):
     monkeypatch.setattr(edit, "InstructEditor", StandIn)
     StandIn.calls = 0
-    return Pipeline(make_config(tmp_path, *SETTINGS, f"editor.model={random_models / 'pipeline'}"))
+    return make_config(tmp_path, *SETTINGS, f"editor.model={random_models / 'pipeline'}")
 
 
-def test_each_training_image_is_edited_under_each_instruction(pipeline):
-    edits = pipeline.edits
-    records = DatasetIndex.read(pipeline.dataset / "index.json").part("train")
+def test_each_training_image_is_edited_under_each_instruction(config):
+    made = run(config, until="inputs")
+    edits = made.edits
+    records = DatasetIndex.read(made.dataset / "index.json").part("train")
     assert edits.manifest["counts"]["edits"] == 2 * len(records) == StandIn.calls
     original = np.asarray(Image.open(records[0].image)) / 255
     for number, factor in enumerate((0.5, 0.25)):
@@ -47,7 +48,7 @@ def test_each_training_image_is_edited_under_each_instruction(pipeline):
         np.testing.assert_allclose(edited, factor * original, atol=0.01)
 
 
-def test_what_was_made_before_a_stop_is_not_made_again(pipeline, monkeypatch):
+def test_what_was_made_before_a_stop_is_not_made_again(config, monkeypatch):
     class StoppedError(Exception):
         pass
 
@@ -59,29 +60,30 @@ def test_what_was_made_before_a_stop_is_not_made_again(pipeline, monkeypatch):
     whole = StandIn.edit
     monkeypatch.setattr(StandIn, "edit", stop)
     with pytest.raises(StoppedError):
-        _ = pipeline.edits
+        run(config, until="inputs")
     monkeypatch.setattr(StandIn, "edit", whole)
     done, StandIn.calls = StandIn.calls, 0
-    counts = pipeline.edits.manifest["counts"]
+    counts = run(config, until="inputs").edits.manifest["counts"]
     assert done == 3
     assert StandIn.calls == counts["edits"] - done
 
 
-def test_diffusemix_trains_on_edits_and_asks_for_no_generator(pipeline, tmp_path):
-    inputs = pipeline.inputs("diffusemix")
+def test_diffusemix_trains_on_edits_and_asks_for_no_generator(config, tmp_path):
+    made = run(config, until="inputs")
+    inputs = made.inputs(config, "diffusemix")
     assert inputs.generator is None
-    assert not needs_generator(pipeline.config, "diffusemix")
-    assert set(train.key(pipeline.config, inputs, "diffusemix", 0).inputs) == {"dataset", "edits"}
+    assert not needs_generator(config, "diffusemix")
+    assert set(train.key(config, inputs, "diffusemix", 0).inputs) == {"dataset", "edits"}
     folder = tmp_path / "training"
     folder.mkdir()
-    trainer = train.Trainer(pipeline.config, inputs, "diffusemix", 0, folder, pipeline.runtime)
+    trainer = train.Trainer(config, inputs, "diffusemix", 0, folder, made.runtime)
     row = trainer._run_epoch(1)
     assert row["loss_mixed"] > 0
-    assert not (pipeline.folder / "generator").exists()
+    assert not (config.folder / "generator").exists()
 
 
 def test_without_an_editor_the_counterparts_are_taken(make_config, tmp_path):
     config = make_config(tmp_path, "train.arms=[diffusemix]")
     assert needs_generator(config, "diffusemix")
     with pytest.raises(ConfigError, match=r"editor\.model"):
-        edit.key(config, Pipeline(config).dataset)
+        edit.key(config, run(config, until="dataset").dataset)

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from mcpmix.core.errors import ModelError
 from mcpmix.networks.diffusion import DECODER_FILE, decoder_of, load_base, load_decoder, with_decoder
 from mcpmix.networks.generator import load_generator
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def unlocked(make_config, tmp_path_factory):
         "finetune.decoder_learning_rate=1e-4",
         "finetune.ema_decay=0",
     )
-    return Pipeline(config).generator
+    return run(config, until="generator").generator
 
 
 def test_the_decoder_alone_moves_and_by_its_own_rate(unlocked, random_models):
@@ -46,7 +46,7 @@ def test_the_generator_takes_the_saved_decoder(unlocked, random_models):
 
 
 def test_a_locked_run_saves_no_decoder(make_config, tmp_path, random_models):
-    artifact = Pipeline(make_config(tmp_path, "finetune.steps=1")).generator
+    artifact = run(make_config(tmp_path, "finetune.steps=1"), until="generator").generator
     assert not (artifact / "controlnet" / DECODER_FILE).exists()
     assert not load_decoder(load_base(random_models / "pipeline").unet, artifact / "controlnet")
 

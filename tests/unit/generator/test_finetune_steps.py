@@ -11,7 +11,6 @@ import torch
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.processes import Processes
-from mcpmix.core.progress import SILENT
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator import finetune
@@ -20,7 +19,7 @@ from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.finetune_steps import Trainer, TrainingSet, build_networks, draw, prepare
 from mcpmix.networks.diffusion import load_base, lower_frozen
 from mcpmix.networks.weight_files import folder_digest
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 CPU = torch.device("cpu")
 FLOAT32 = Runtime(CPU, torch.float32, "test")
@@ -28,7 +27,7 @@ FLOAT32 = Runtime(CPU, torch.float32, "test")
 
 @pytest.fixture(scope="module")
 def base(random_models):
-    return load_base(random_models / "pipeline")
+    return load_base(random_models / "done")
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +202,7 @@ def test_autoencoder_and_text_encoder_have_left_memory_when_training_starts(
     monkeypatch.setattr(finetune, "load_base", watched)
     monkeypatch.setattr(finetune, "train", train)
     with pytest.raises(Enough):
-        _ = Pipeline(make_config(tmp_path)).generator
+        _ = run(make_config(tmp_path), until="generator")
     assert alive == {"vae": False, "text_encoder": False, "unet": True}
 
 
@@ -224,7 +223,8 @@ def test_a_start_is_where_training_starts_from_and_part_of_its_key(steps, base, 
     again = Trainer(networks, data, config, FLOAT32, Processes())
     assert again.step(0)[0] != pytest.approx(losses[0], rel=1e-6)
 
-    stages = Pipeline(config, SILENT).dataset, Pipeline(config, SILENT).depth
+    done = run(config, until="depth")
+    stages = done.dataset, done.depth
     before = finetune.key(config, *stages)
     assert before.settings["start"] != finetune.key(make_config(tmp_path), *stages).settings.get("start")
     (place / "config.json").write_text((place / "config.json").read_text() + "\n")
@@ -235,10 +235,10 @@ def test_a_start_is_where_training_starts_from_and_part_of_its_key(steps, base, 
 @pytest.mark.parametrize("way", ["keep", "fill"])
 def test_training_and_synthesis_show_the_same_depth(base, make_config, tmp_path, way):
     config = make_config(tmp_path, f"finetune.depth_under_mask={way}")
-    pipeline = Pipeline(config, SILENT)
-    arrays = load_arrays(DatasetIndex.read(pipeline.dataset / "index.json").part("train"), config.data.size)
-    depths = read_depths(pipeline.depth.folder, arrays.ids)
+    done = run(config, until="generator")
+    arrays = load_arrays(DatasetIndex.read(done.dataset / "index.json").part("train"), config.data.size)
+    depths = read_depths(done.depth.folder, arrays.ids)
     trained = prepare(base, arrays, depths, config).conditions
-    made = build_maker(config, pipeline.generator / "controlnet", arrays, depths, CPU).conditions
+    made = build_maker(config, done.generator / "controlnet", arrays, depths, CPU).conditions
     assert torch.equal(trained, made)
     assert torch.equal(trained[:, 1], torch.from_numpy(depths)) == (way == "keep")

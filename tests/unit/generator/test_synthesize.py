@@ -12,7 +12,7 @@ from mcpmix.generator import synthesize
 from mcpmix.generator.ledger import admitted_replicas, read_verified
 from mcpmix.generator.pair_source import PairFolders, open_pairs
 from mcpmix.preflight import check
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 ADMISSION = (
     "synthesis.admission.enabled=true",
@@ -43,7 +43,7 @@ def made(make_config, tmp_path_factory):
     """A judged bank: of images that an untrained generator makes and an untrained judge looks at."""
     config = make_config(tmp_path_factory.mktemp("judged"), *ADMISSION)
     listener = Listener()
-    return config, Pipeline(config, listener).pairs, listener
+    return config, run(config, listener, until="pairs").pairs, listener
 
 
 def rows_of(pairs):
@@ -100,7 +100,7 @@ def test_a_damaged_image_is_named_by_check_and_made_again_to_the_same_bits(made)
     problems = [str(problem) for problem in check(config).problems]
     assert any(row["file"] in problem and "mcpmix synthesize" in problem for problem in problems)
     listener = Listener()
-    assert Pipeline(config, listener).pairs.digest == pairs.digest
+    assert run(config, listener, until="pairs").pairs.digest == pairs.digest
     assert path.read_bytes() == whole
     assert listener.titles == ["mending pairs"]
     assert "1 damaged" in listener.said[-1]
@@ -119,7 +119,7 @@ def test_a_row_edited_by_hand_stops_check_and_training(made):
     try:
         assert any("line 3" in str(problem) for problem in check(config).problems)
         with pytest.raises(StorageError, match="line 3: its content does not match its seal"):
-            _ = Pipeline(config).pairs
+            _ = run(config, until="pairs").pairs
     finally:
         path.write_text(whole)
 

@@ -25,7 +25,7 @@ from mcpmix.generator.validation import (
     validations,
 )
 from mcpmix.networks.diffusion import NoiseSchedule
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def validated(make_config, tmp_path_factory):
         patch.setattr(
             finetune, "load_arrays", lambda rs, *rest: read.extend(r.split for r in rs) or load(rs, *rest)
         )
-        return Pipeline(config).generator, read
+        return run(config, until="generator").generator, read
 
 
 def test_each_validation_leaves_a_row_and_a_grid(validated):
@@ -221,27 +221,25 @@ def test_with_admission_the_judge_is_made_first_and_asked(make_config, tmp_path)
         "finetune.validation.images=1",
         "finetune.condition=mask",
     )
-    pipeline = Pipeline(config)
     asked = []
 
     def judge(folder, device):
-        assert folder == pipeline.folder / "judge"
+        assert folder == config.folder / "judge"
         assert finetune.read_artifact(folder) is not None
         asked.append(folder)
         return load_judge(folder, device)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finetune, "load_judge", judge)
-        generator = pipeline.generator
+        generator = run(config, until="generator").generator
     (row,) = validations(JsonLines(generator / "log.jsonl"))
     assert row["alignment_by"] == "judge"
     assert 0 <= row["alignment"] <= 1
     assert len(asked) == 1
 
-    # Another judge means no other generator, unless it chose the weights; a finished one asks for none.
-    other = Pipeline(resolve_with(config, judge_steps=3))
-    assert other.generator.digest == generator.digest
-    assert "judge" not in vars(other)
+    # Another judge means no other generator, unless it chose the weights.
+    other = resolve_with(config, judge_steps=3)
+    assert run(other, until="generator").generator.digest == generator.digest
 
 
 def resolve_with(config, judge_steps):
@@ -280,11 +278,11 @@ def test_an_empty_validation_part_is_said(make_config, tmp_path):
         def track(self, *arguments):
             return finetune.SILENT.track(*arguments)
 
-    pipeline = Pipeline(make_config(tmp_path, "finetune.validation.every=1", "finetune.steps=1"), Listener())
-    index = pipeline.dataset / "index.json"
+    config = make_config(tmp_path, "finetune.validation.every=1", "finetune.steps=1")
+    index = run(config, until="dataset").dataset / "index.json"
     rows = json.loads(index.read_text())
     rows["samples"] = [row for row in rows["samples"] if row["split"] != "validation"]
     index.write_text(json.dumps(rows))
 
-    assert pipeline.generator.manifest["counts"]["used"] == "last"
+    assert run(config, Listener(), until="generator").generator.manifest["counts"]["used"] == "last"
     assert any("validation part is empty" in message for message in said)

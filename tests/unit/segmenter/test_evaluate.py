@@ -12,7 +12,7 @@ from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of, write_seen
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 from mcpmix.segmenter import evaluate
 
 
@@ -21,7 +21,7 @@ class Setting:
 
     def __init__(self, config, folder):
         self.config, self.folder = config, folder
-        self.dataset = Pipeline(config).dataset
+        self.dataset = run(config, until="dataset").dataset
         self.index = DatasetIndex.read(self.dataset / "index.json")
         self.segmenter = self.network("segmenter", self.index.part("train"))
         self.generator = Artifact(folder / "generator", {"digest": "g", "key": {}, "counts": {"images": []}})

@@ -172,10 +172,10 @@ def test_a_file_that_does_not_agree_is_not_kept(exported, images, tmp_path, monk
 
 
 def test_images_are_those_of_the_run_and_at_most_sixteen(make_config, tmp_path):
-    from mcpmix.run import Pipeline
+    from mcpmix.run import run
 
     config = make_config(tmp_path, "data.phantom.test_frames_per_patient=20")
-    dataset = Pipeline(config).dataset
+    dataset = run(config, until="dataset").dataset
     found = images_of(dataset.folder.parent / "segmenter" / "full-sup" / "seed-0", None)
     assert len(found) == len(set(found)) == 16
     assert all(path.is_file() for path in found)

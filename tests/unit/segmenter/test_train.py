@@ -10,9 +10,9 @@ from mcpmix.core.progress import SILENT
 from mcpmix.data.augment import denormalise
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing import STRATEGIES
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 from mcpmix.segmenter import train
-from mcpmix.segmenter.arms import Inputs, needs_pairs
+from mcpmix.segmenter.arms import Inputs, check_arms, needs_pairs
 from mcpmix.segmenter.trainer import recent_mean
 
 
@@ -20,7 +20,7 @@ from mcpmix.segmenter.trainer import recent_mean
 def prepared(make_config, tmp_path):
     """A configuration with its data set and without pairs."""
     config = make_config(tmp_path, "train.epochs=4", "train.arms=[full-sup]")
-    return config, Inputs(Pipeline(config).dataset), setup("cpu", "float32", 1, True)
+    return config, Inputs(run(config, until="dataset").dataset), setup("cpu", "float32", 1, True)
 
 
 def test_stopped_after_two_epochs_and_resumed_equals_uninterrupted(prepared, tmp_path):
@@ -164,6 +164,6 @@ def test_masks_stay_hard_under_augmentation(prepared, tmp_path):
 
 
 def test_unknown_arms_are_listed():
-    assert train.check_arms(("full-sup", "mixup?")) == [
+    assert check_arms(("full-sup", "mixup?")) == [
         f"train.arms: no strategy 'mixup?'; known: {', '.join(STRATEGIES)}"
     ]

@@ -7,19 +7,20 @@ import torch
 
 from mcpmix.core.progress import SILENT
 from mcpmix.core.seeds import seed_everything
-from mcpmix.run import Pipeline
+from mcpmix.run import run
 from mcpmix.segmenter import train
+from mcpmix.segmenter.arms import check_strategies
 
 
 @pytest.fixture
 def trainer_in(make_config, tmp_path):
     config = make_config(tmp_path, "train.batch_size=2", "train.epochs=3")
-    pipeline = Pipeline(config)
+    made = run(config, until="inputs")
 
     def make(name, arm="augmix"):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        return train.Trainer(config, pipeline.inputs(arm), arm, 0, folder, pipeline.runtime)
+        return train.Trainer(config, made.inputs(config, arm), arm, 0, folder, made.runtime)
 
     return make
 
@@ -81,12 +82,12 @@ def test_an_observer_sees_terms_and_gradients(trainer_in):
 
 def test_settings_of_a_strategy_come_from_the_configuration(make_config, tmp_path):
     config = make_config(tmp_path, "train.strategies={mixup: {alpha: 0.4}}")
-    pipeline = Pipeline(config)
-    inputs = pipeline.inputs("mixup")
-    trainer = train.Trainer(config, inputs, "mixup", 0, tmp_path, pipeline.runtime)
+    made = run(config, until="inputs")
+    inputs = made.inputs(config, "mixup")
+    trainer = train.Trainer(config, inputs, "mixup", 0, tmp_path, made.runtime)
     assert trainer.strategy.alpha == 0.4
     plain = make_config(tmp_path)
     assert train.key(config, inputs, "mixup", 0) != train.key(plain, inputs, "mixup", 0)
     assert train.key(config, inputs, "cutmix", 0) == train.key(plain, inputs, "cutmix", 0)
-    wrong = train.check_strategies({"mixup": {"alpa": 1}, "cutmix": {}})
+    wrong = check_strategies({"mixup": {"alpa": 1}, "cutmix": {}})
     assert wrong == ["train.strategies.mixup.alpa: no such setting; did you mean alpha?"]
