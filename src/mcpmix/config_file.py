@@ -1,6 +1,5 @@
 """From files, presets and overrides to a checked configuration."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from mcpmix.config import Config
-from mcpmix.core.errors import ConfigError, bullet_list
+from mcpmix.core.errors import ConfigError, bullet_list, did_you_mean
 
 Tree = dict[str, Any]
 
@@ -100,7 +99,7 @@ def _load_preset(name: object) -> Tree:
 
 def _read_preset(name: object) -> Tree:
     if name not in preset_names():
-        raise ConfigError(_unknown("preset", str(name), preset_names()))
+        raise ConfigError(f"unknown preset {name}: {did_you_mean(str(name), preset_names())}")
     text = (resources.files("mcpmix") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
     return _parse_yaml(text, f"preset {name}")
 
@@ -163,7 +162,7 @@ def _describe(detail: ErrorDetails) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         *parents, key = (str(part) for part in detail["loc"])
-        return _unknown("key", where, _keys_of(parents), compare=key)
+        return f"unknown key {where}: {did_you_mean(key, _keys_of(parents))}"
     if detail["type"] == "missing":
         return f"{where}: missing"
     message = detail["msg"].removeprefix("Value error, ")
@@ -180,9 +179,3 @@ def _keys_of(parents: Sequence[str]) -> list[str]:
             return []
         model = annotation
     return list(model.model_fields)
-
-
-def _unknown(kind: str, name: str, options: Sequence[str], compare: str | None = None) -> str:
-    nearest = difflib.get_close_matches(compare or name, options, n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(options)}"
-    return f"unknown {kind} {name}: {hint}"

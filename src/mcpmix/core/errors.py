@@ -4,7 +4,10 @@ A message says what was expected, what came, where, and what to do. Programming 
 they stay ordinary exceptions with a traceback.
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+
+_MOST_LISTED = 60  # names; timm alone knows more than a thousand networks
 
 
 class McpmixError(Exception):
@@ -52,3 +55,12 @@ class TrainingError(McpmixError):
 def bullet_list(headline: str, problems: Sequence[str]) -> str:
     """Join all problems of one kind into a message: a headline and one line each."""
     return "\n".join([headline, *(f"  - {problem}" for problem in problems)])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name nearest to a mistyped one, as a question; if none is near, the known names."""
+    names = list(known)
+    if near := difflib.get_close_matches(name.lower(), names, n=1):
+        return f"did you mean {near[0]}?"
+    more = ", ..." if len(names) > _MOST_LISTED else ""
+    return f"known: {', '.join(names[:_MOST_LISTED]) or 'none'}{more}"

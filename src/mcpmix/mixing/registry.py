@@ -1,13 +1,12 @@
 """The strategies by name."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcpmix.core.errors import ConfigError
+from mcpmix.core.errors import ConfigError, did_you_mean
 from mcpmix.mixing.appearance_mixes import AugMix, PixMix
 from mcpmix.mixing.diffusemix import DiffuseMix
 from mcpmix.mixing.hsmix import HSMix
@@ -92,7 +91,7 @@ def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
         key: value for key, value in inspect.signature(STRATEGIES[name]).parameters.items() if key != "editor"
     }
     problems = [
-        f"{name}.{key}: no such setting; {_nearest(key, parameters)}"
+        f"{name}.{key}: no such setting; {did_you_mean(key, parameters)}"
         for key in settings
         if key not in parameters
     ]
@@ -109,15 +108,8 @@ def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
     return problems
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known) or 'none'}"
-
-
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), STRATEGIES, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"There is no strategy {name!r}; expected one of {', '.join(STRATEGIES)}.{hint}"
+    return f"There is no strategy {name!r}; {did_you_mean(name, STRATEGIES)}"
 
 
 def _builder(name: str) -> Callable[..., Strategy]:

@@ -1,6 +1,5 @@
 """The segmenters by name."""
 
-import difflib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mcpmix.core.errors import ConfigError, ModelError, bullet_list
+from mcpmix.core.errors import ConfigError, ModelError, bullet_list, did_you_mean
 from mcpmix.networks.states import mismatches
 from mcpmix.networks.weight_files import EMBEDDED
 
@@ -80,11 +79,9 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
 
         return build_custom(name, variant, weights)
     if name not in SEGMENTERS:
-        nearest = difflib.get_close_matches(name.lower(), SEGMENTERS, n=1)
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
         raise ConfigError(
-            f"segmenter.name: unknown {name!r}: {hint}Known: {', '.join(SEGMENTERS)}, and "
-            "'package.module:ClassName' for a network of your own."
+            f"segmenter.name: there is no {name!r} (your own network is 'package.module:ClassName'); "
+            f"{did_you_mean(name, SEGMENTERS)}"
         )
     return SEGMENTERS[name](variant, weights)
 

@@ -1,6 +1,5 @@
 """Architectures of segmentation-models-pytorch with any of its encoders; nothing is downloaded."""
 
-import difflib
 from collections.abc import Callable
 
 import segmentation_models_pytorch as smp
@@ -8,7 +7,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list
+from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
 from mcpmix.networks.states import AnySize, mismatches, read_state
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # how all images here are normalised
@@ -104,12 +103,9 @@ def _require_encoder(variant: str) -> None:
         # A tag after a dot names pretrained weights; timm knows the architecture without it.
         if variant.partition(".")[0] in names:
             return
-    near = difflib.get_close_matches(variant, names, n=5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    listed = names if len(names) < 200 else [*names[:3], "... (see timm.list_models())"]
     raise ConfigError(
-        f"segmenter.variant: there is no encoder {variant!r}.{hint} Known: {', '.join(listed)}; and 'tu-' "
-        "before any name of timm, such as tu-tf_efficientnet_lite0."
+        f"segmenter.variant: there is no encoder {variant!r} (those of timm.list_models() take 'tu-', as "
+        f"tu-tf_efficientnet_lite0); {did_you_mean(variant, names)}"
     )
 
 

@@ -1,7 +1,7 @@
 """Exit codes and the joining of problems."""
 
 from mcpmix.core import errors
-from mcpmix.core.errors import McpmixError, bullet_list
+from mcpmix.core.errors import McpmixError, bullet_list, did_you_mean
 
 
 def test_exit_codes_are_distinct_and_say_failure():
@@ -16,3 +16,13 @@ def test_exit_codes_are_distinct_and_say_failure():
 
 def test_bullet_list_has_a_line_for_every_problem():
     assert bullet_list("Two problems", ["first", "second"]) == "Two problems\n  - first\n  - second"
+
+
+def test_the_nearest_name_is_suggested_whatever_its_case():
+    assert did_you_mean("EPOCH", ["seeds", "epochs"]) == "did you mean epochs?"
+
+
+def test_without_a_near_name_the_known_ones_are_listed():
+    assert did_you_mean("zzz", ["seeds", "epochs"]) == "known: seeds, epochs"
+    assert did_you_mean("zzz", []) == "known: none"
+    assert did_you_mean("zzz", map(str, range(1000))).endswith(", 59, ...")

@@ -194,13 +194,10 @@ def test_a_collapsed_rho_is_told():
     assert "gate_lr" in warning
 
 
-@pytest.mark.parametrize(("name", "hint"), [("mcpmx-rla", "'mcpmix-rla'"), ("Full_Sup", "'full-sup'")])
-def test_an_unknown_name_lists_the_options_and_suggests_one(name, hint):
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(("name", "hint"), [("mcpmx-rla", "mcpmix-rla"), ("Full_Sup", "full-sup")])
+def test_the_nearest_strategy_is_suggested_for_an_unknown_name(name, hint):
+    with pytest.raises(ConfigError, match=rf"did you mean {hint}\?"):
         build_strategy(name)
-    message = str(caught.value)
-    assert all(option in message for option in STRATEGIES)
-    assert f"Did you mean {hint}?" in message
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -213,10 +210,10 @@ def test_needs_pairs_of_an_unknown_name():
         strategy_needs_pairs("mixupp")
 
 
-def test_a_name_like_nothing_gets_no_suggestion():
+def test_a_name_like_no_other_gets_the_list():
     with pytest.raises(ConfigError) as caught:
         build_strategy("zzzzzzz")
-    assert "Did you mean" not in str(caught.value)
+    assert all(option in str(caught.value) for option in STRATEGIES)
 
 
 @pytest.mark.parametrize(

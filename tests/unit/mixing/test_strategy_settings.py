@@ -52,7 +52,7 @@ def test_lists_of_a_file_stand_for_tuples():
         ("mixup", {"alpha": -1}, ["alpha is -1", "0 or more"]),
         ("gridmix", {"mode": "rings"}, ["gridmix.mode", "'cells' or 'holes'"]),
         ("full-sup", {"alpha": 1}, ["known: none"]),
-        ("mixupp", {}, ["There is no strategy 'mixupp'", "Did you mean 'mixup'?"]),
+        ("mixupp", {}, ["There is no strategy 'mixupp'", "did you mean mixup?"]),
         ("mcpmix", {"s_max": 0.5}, ["section rla"]),
         ("diffusemix", {"editor": "x"}, ["diffusemix.editor: no such setting"]),
     ],

@@ -3,7 +3,6 @@
 A new data set is one new module of this package; nothing else has to be changed.
 """
 
-import difflib
 import importlib
 import pkgutil
 import re
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from mcpmix.core.errors import ConfigError, DataError
+from mcpmix.core.errors import ConfigError, DataError, did_you_mean
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.archives import folder_of, is_archive, unpack
 from mcpmix.data.layouts.tables import Collection
@@ -37,9 +36,7 @@ def entry(name: str) -> Entry:
     """
     known = entries()
     if name not in known:
-        nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(known)}"
-        raise ConfigError(f"no data set {name!r} in the catalogue: {hint}")
+        raise ConfigError(f"no data set {name!r} in the catalogue: {did_you_mean(name, known)}")
     return known[name]
 
 
