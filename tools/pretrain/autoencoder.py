@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from tools.pretrain.corpus import Corpus
-from tools.pretrain.fitting import fit, one_cycle
+from tools.pretrain.fitting import fit
 from torch import Tensor
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ModelError
+from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.networks.blueprints import build_autoencoder, twin
@@ -46,7 +47,7 @@ def train_autoencoder(
         refuse_foreign(start)
     torch.manual_seed(0)
     model = build_autoencoder() if start is None else twin(start)
-    descent = one_cycle(model.parameters(), learning_rate, steps, weight_decay=1e-4)
+    optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=1e-4)
 
     def loss(index: int) -> Tensor:
         images = image_batch(corpus, index, batch_size)
@@ -57,7 +58,8 @@ def train_autoencoder(
     fit(
         loss,
         model,
-        descent,
+        optimiser,
+        one_cycle(optimiser, steps),
         steps=steps,
         checkpoint=folder / "vae.checkpoint",
         title="autoencoder",

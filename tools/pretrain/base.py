@@ -7,11 +7,12 @@ from typing import cast
 import numpy as np
 import torch
 from tools.pretrain.corpus import Corpus
-from tools.pretrain.fitting import fit, plateau
+from tools.pretrain.fitting import fit
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.networks import blueprints
@@ -83,7 +84,7 @@ def train_base(
     schedule = noise_schedule(base.scheduler)
     model = TextAndDenoiser(base)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
-    descent = plateau(model.parameters(), learning_rate, steps)
+    optimiser = torch.optim.AdamW(model.parameters(), learning_rate)
 
     def loss(index: int) -> Tensor:
         rng = numpy_rng("base batch", index)
@@ -101,7 +102,8 @@ def train_base(
     fit(
         loss,
         model,
-        descent,
+        optimiser,
+        plateau(optimiser, steps),
         steps=steps,
         checkpoint=folder / "base.checkpoint",
         title="diffusion base",

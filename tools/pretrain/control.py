@@ -11,12 +11,13 @@ import numpy.typing as npt
 import torch
 from tools.pretrain.base import latent_cache, training_texts
 from tools.pretrain.corpus import Corpus
-from tools.pretrain.fitting import fit, plateau
+from tools.pretrain.fitting import fit
 from tools.pretrain.regions import raised_region
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.generator.conditions import condition
@@ -65,6 +66,7 @@ def train_control(
     control = control_from_base(base, 2, CONDITION_WIDTHS)
     average = AveragedModel(control, multi_avg_fn=get_ema_multi_avg_fn(ema_decay))
     schedule = noise_schedule(base.scheduler)
+    optimiser = torch.optim.AdamW(control.parameters(), learning_rate)
 
     def loss(index: int) -> Tensor:
         batch = examples.batch(index, batch_size, schedule.timesteps)
@@ -73,7 +75,8 @@ def train_control(
     fit(
         loss,
         control,
-        plateau(control.parameters(), learning_rate, steps),
+        optimiser,
+        plateau(optimiser, steps),
         steps=steps,
         checkpoint=folder / "control.checkpoint",
         title="ControlNet",

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from tools.pretrain.corpus import Corpus
-from tools.pretrain.fitting import fit, one_cycle
+from tools.pretrain.fitting import fit
 from torch import Tensor
 
+from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.networks.blueprints import build_depth
@@ -25,7 +26,7 @@ def train_depth(
     """Train on relative inverse depth (near = 1), L1 on it and its differences; save to `folder/depth`."""
     torch.manual_seed(0)
     model, processor = build_depth()
-    descent = one_cycle(model.parameters(), learning_rate, steps)
+    optimiser = torch.optim.AdamW(model.parameters(), learning_rate)
 
     def loss(index: int) -> Tensor:
         images, depth = depth_batch(corpus, index, batch_size)
@@ -36,7 +37,8 @@ def train_depth(
     fit(
         loss,
         model,
-        descent,
+        optimiser,
+        one_cycle(optimiser, steps),
         steps=steps,
         checkpoint=folder / "depth.checkpoint",
         title="depth",

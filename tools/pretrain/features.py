@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from tools.pretrain.corpus import Corpus
-from tools.pretrain.fitting import fit, one_cycle
+from tools.pretrain.fitting import fit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.networks.features import SmallFeatures, save_features
@@ -30,7 +31,7 @@ def train_features(
     model = SmallFeatures()
     head = nn.Linear(model.width, labels.shape[1])
     both = nn.Sequential(model, head)
-    descent = one_cycle(both.parameters(), learning_rate, steps, largest_gradient=math.inf)
+    optimiser = torch.optim.AdamW(both.parameters(), learning_rate)
 
     def loss(index: int) -> Tensor:
         rng = numpy_rng("feature batch", index)
@@ -42,10 +43,12 @@ def train_features(
     fit(
         loss,
         both,
-        descent,
+        optimiser,
+        one_cycle(optimiser, steps),
         steps=steps,
         checkpoint=folder / "features.checkpoint",
         title="features",
+        largest_gradient=math.inf,
         progress=progress,
     )
     save_features(model, folder / "features")

@@ -5,9 +5,10 @@ from pathlib import Path
 import torch
 from tools.pretrain.corpus import Corpus
 from tools.pretrain.depth import depth_batch, depth_loss
-from tools.pretrain.fitting import fit, one_cycle
+from tools.pretrain.fitting import fit
 from torch import Tensor
 
+from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.augment import normalise
 from mcpmix.networks.segformer import Segformer, save_headless
@@ -32,7 +33,7 @@ def train_segmenter(
     """
     torch.manual_seed(0)
     model = Segformer("nano")
-    descent = one_cycle(model.parameters(), learning_rate, steps)
+    optimiser = torch.optim.AdamW(model.parameters(), learning_rate)
 
     def loss(index: int) -> Tensor:
         images, depth = depth_batch(corpus, index, batch_size)
@@ -42,7 +43,8 @@ def train_segmenter(
     fit(
         loss,
         model,
-        descent,
+        optimiser,
+        one_cycle(optimiser, steps),
         steps=steps,
         checkpoint=folder / "segmenter.checkpoint",
         title="segmenter",

@@ -15,12 +15,11 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
 from mcpmix.core.checkpoint import run_steps
+from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.networks.diffusion import Autoencoder, raw_latents
 
 _LEARNING_RATE = 5e-4
-_WARMUP_STEPS = 50
-_DECAY_SHARE = 0.3  # of the steps, in which the rate falls
 _CRITIC_ALONE = 100  # first steps, in which the critic learns and is not listened to
 _ADVERSARIAL = 0.05
 _MATCHING = 0.2
@@ -76,7 +75,7 @@ def sharpen_decoder(
     decoder.requires_grad_(True)
     optimiser = torch.optim.AdamW(decoder.parameters(), _LEARNING_RATE, weight_decay=1e-4)
     opponent = torch.optim.AdamW(critic.parameters(), _LEARNING_RATE, betas=(0.5, 0.99))
-    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda index: _rate(index, steps))
+    rates = plateau(optimiser, steps, warmup_steps=50, decay_share=0.3)
 
     def step(index: int) -> float:
         images = image_batch(corpus, _FIRST_BATCH + index, batch_size)
@@ -128,9 +127,3 @@ def _teaching(critic: PatchCritic, made: Tensor, real: Tensor) -> Tensor:
     critic.requires_grad_(True)
     distance = torch.stack([(a - b).abs().mean() for a, b in zip(features, wanted, strict=True)]).sum()
     return _MATCHING * distance - _ADVERSARIAL * score.mean()
-
-
-def _rate(index: int, steps: int) -> float:
-    rise = (index + 1) / _WARMUP_STEPS
-    fall = (steps - index) / (_DECAY_SHARE * steps)
-    return min(1.0, rise, fall)

@@ -15,6 +15,7 @@ from mcpmix.config import Config
 from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
+from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
@@ -299,9 +300,7 @@ def _train_fold(
     seed_everything("judge", seed)
     network = build_segmenter(settings.network, settings.variant, settings.weights).to(device).train()
     optimiser = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=_WEIGHT_DECAY)
-    rates = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, settings.learning_rate, total_steps=settings.steps + 1, pct_start=_WARMUP
-    )
+    rates = one_cycle(optimiser, settings.steps + 1, _WARMUP)
     images = as_images(arrays.images[chosen])
     masks = torch.from_numpy(arrays.masks[chosen])[:, None].float()
 
@@ -317,26 +316,13 @@ def _train_fold(
     run_steps(
         step,
         steps=settings.steps,
-        state={"network": network, "optimiser": optimiser, "rates": _Rates(rates)},
+        state={"network": network, "optimiser": optimiser, "rates": rates},
         checkpoint=folder / _CHECKPOINT,
         save_every=max(1, settings.steps // 2),
         title=f"judge {folder.name}",
         progress=progress,
     )
     return network.eval()
-
-
-class _Rates:
-    """Only the position of a learning-rate schedule: the rest follows from the settings."""
-
-    def __init__(self, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
-        self.schedule = schedule
-
-    def state_dict(self) -> dict[str, object]:
-        return {"last_epoch": self.schedule.last_epoch, "_step_count": self.schedule._step_count}
-
-    def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        self.schedule.load_state_dict({**self.schedule.state_dict(), **state_dict})
 
 
 def _loss(

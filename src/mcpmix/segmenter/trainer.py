@@ -6,7 +6,6 @@ The loop does not know which strategy it runs.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from mcpmix.core.checkpoint import load_state, save_state
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.optimisers import cosine
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.data.augment import as_images, draw_augmentation, normalise
@@ -55,7 +55,6 @@ def one_ahead(items: Iterator[T]) -> Iterator[T]:
 
 CHECKPOINT = "checkpoint.safetensors"
 _CALIBRATION_BATCHES = 4
-_WARMUP_SHARE = 0.05
 
 Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
 """Sees each step after its backward pass: the batch, its terms, and the gradients at their logits."""
@@ -88,11 +87,7 @@ class Trainer:
         self.optimiser = self._optimiser()
         # Gradients of a mean over all pixels vanish in float16 unless the loss is scaled up.
         self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == torch.float16)
-        self.rates = torch.optim.lr_scheduler.LambdaLR(
-            self.optimiser,
-            [partial(_rate, steps=self.epochs * self.steps_per_epoch)]
-            + [_constant] * (len(self.optimiser.param_groups) - 1),
-        )
+        self.rates = cosine(self.optimiser, self.epochs * self.steps_per_epoch)
         self.observer: Observer | None = None
         self.log = JsonLines(folder / "log.jsonl")
         self.best: dict[str, Tensor] = {}
@@ -323,15 +318,3 @@ def recent_mean(values: Sequence[float], momentum: float) -> float:
 def _gate(row: Mapping[str, Any]) -> float:
     """What the pairs of an epoch were worth: s * rho as logged, 1 for strategies that log neither."""
     return float(row.get("s", 1.0)) * float(row.get("rho", 1.0))
-
-
-def _rate(step: int, steps: int) -> float:
-    """Linear warm-up over a twentieth of the run, then half a cosine down to 0."""
-    warmup = max(1, round(_WARMUP_SHARE * steps))
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-
-def _constant(_: int) -> float:
-    return 1.0
