@@ -1,30 +1,15 @@
 import json
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import MANIFEST, file_digest
 from mcpmix.data.index import DatasetIndex
 from mcpmix.run import run
 from mcpmix.segmenter.predict import load_segmenter
-
-
-class Recorder:
-    """Progress that remembers what was tracked and said."""
-
-    def __init__(self):
-        self.titles, self.lines = [], []
-
-    @contextmanager
-    def track(self, title, total, done=0):
-        self.titles.append((title, done, total))
-        yield lambda steps=1, note="": None
-
-    def say(self, message):
-        self.lines.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +99,7 @@ def test_a_changed_setting_is_named_and_only_what_depends_on_it_is_made_again(ma
     changed = make_config(tmp_path, "train.arms=[full-sup]", "train.epochs=3")
     run(changed, recorder, until="segmenter")
     assert recorder.lines[1:] == ["segmenter/full-sup/seed-0: made again, settings.train.epochs: 2 -> 3"]
-    assert [title for title, _, _ in recorder.titles] == ["full-sup seed 0"]
+    assert recorder.titles == ["full-sup seed 0"]
     assert list((config.folder / "segmenter" / "full-sup" / "superseded").iterdir())
 
 
@@ -142,7 +127,7 @@ def test_workers_give_the_same_weights_as_one_process(make_config, tmp_path):
     recorder = Recorder()
     run(one, until="segmenter")
     run(two, recorder, until="segmenter")
-    assert {title for title, _, _ in recorder.titles} >= {"full-sup seed 0", "mcpmix seed 0"}
+    assert set(recorder.titles) >= {"full-sup seed 0", "mcpmix seed 0"}
     for arm in ("full-sup", "mcpmix"):
         name = f"small/segmenter/{arm}/seed-0/model.safetensors"
         assert file_digest(tmp_path / "one" / name) == file_digest(tmp_path / "two" / name)

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from mcpmix.core.errors import ModelError, StorageError, TrainingError
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import written
 
 State = Any  # nested dict / list / tuple of tensors and JSON scalars
 
@@ -26,9 +27,8 @@ def save_state(path: Path, state: State) -> None:
     """Write a nested state to `path`; the old file stays until the new one is complete."""
     tensors: dict[str, torch.Tensor] = {}
     skeleton = _pack(state, tensors)
-    temporary = path.with_name(path.name + ".tmp")
-    save_file(tensors, temporary, metadata={"format": _FORMAT, "skeleton": json.dumps(skeleton)})
-    temporary.replace(path)
+    with written(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": _FORMAT, "skeleton": json.dumps(skeleton)})
 
 
 def load_state(path: Path, device: str = "cpu") -> State:

@@ -240,9 +240,40 @@ def write_json(path: Path, value: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
+    with written(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a file or folder, which takes the place of `path` if no error comes.
+
+    Nobody ever sees half of it, and after an error or a kill `path` is as it was. The folder around it must
+    exist; a folder at `path` must be empty.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    if temporary.is_dir():  # a kill has left it; a file is simply overwritten
+        shutil.rmtree(temporary)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        temporary.unlink(missing_ok=True)
+
+
+def new_folder(path: Path) -> Path:
+    """Make the output folder of a command, with those around it.
+
+    Raises:
+        StorageError: something is there already, the disk is full or not writable.
+    """
+    if path.is_dir() and any(path.iterdir()):
+        raise StorageError(f"{path} is not empty. Choose another folder.")
+    with storage_errors(path):
+        _make_folder(path)
+    return path
 
 
 def _error_number(error: Exception) -> int | None:
@@ -258,7 +289,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise StorageError(
-            f"Cannot make the folder {folder}: a file is in the way. Choose another name or output folder."
+            f"Cannot make the folder {folder}: a file is in the way. Choose another name or folder."
         ) from error
 
 

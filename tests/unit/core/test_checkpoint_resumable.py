@@ -1,10 +1,10 @@
 """Loops that are stopped and go on as if nothing had happened."""
 
 import math
-from contextlib import contextmanager
 
 import pytest
 import torch
+from tests.helpers.progress import Recorder
 from torch import nn
 
 from mcpmix.core.checkpoint import load_state, restore, run_steps, save_state
@@ -14,22 +14,6 @@ from mcpmix.core.seeds import torch_rng
 
 class Stopped(Exception):  # noqa: N818
     """Stands for a kill."""
-
-
-class Recorder:
-    """Progress that remembers what it was told."""
-
-    def __init__(self):
-        self.opened = []
-        self.notes = []
-
-    @contextmanager
-    def track(self, title, total, done=0):
-        self.opened.append((title, total, done))
-        yield lambda steps=1, note="": self.notes.append((steps, note))
-
-    def say(self, message):
-        raise AssertionError("nothing to say")
 
 
 class Job:
@@ -165,9 +149,9 @@ def test_progress_counts_what_is_left_and_shows_the_loss(tmp_path):
     progress = Recorder()
     Job(tmp_path).run(progress=progress)
 
-    assert progress.opened == [("train", 20, 6)]
-    assert [steps for steps, _ in progress.notes] == [1] * 14
-    assert all(note.startswith("loss ") and math.isfinite(float(note[5:])) for _, note in progress.notes)
+    assert progress.tasks == [("train", 20, 6)]
+    assert [steps for steps, _ in progress.steps] == [1] * 14
+    assert all(note.startswith("loss ") and math.isfinite(float(note[5:])) for _, note in progress.steps)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

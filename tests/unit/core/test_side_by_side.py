@@ -1,11 +1,11 @@
 """Tasks in processes of their own: order, threads, and what is said of failures."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import torch
+from tests.helpers.progress import Recorder
 
 from mcpmix.core import side_by_side as module
 from mcpmix.core.device import setup
@@ -13,20 +13,6 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.side_by_side import side_by_side
 
 CPU = setup("cpu", "float32", 1, True)
-
-
-class Recorder:
-    """Progress that remembers what was said."""
-
-    def __init__(self):
-        self.lines = []
-
-    @contextmanager
-    def track(self, title, total, done=0):
-        yield lambda steps=1, note="": None
-
-    def say(self, message):
-        self.lines.append(message)
 
 
 OPEN = partial(setup, "cpu", "float32", 1, True)

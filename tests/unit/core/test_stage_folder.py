@@ -18,12 +18,14 @@ from mcpmix.core.stage_folder import (
     changes,
     digest_of,
     file_digest,
+    new_folder,
     read_artifact,
     reuse,
     storage_errors,
     workspace,
     write_json,
     write_text,
+    written,
 )
 
 KEY = StageKey("train", {"epochs": 100, "arms": ["a", "b"]}, {"pairs": "f00"}, seed=3)
@@ -379,3 +381,39 @@ class TestWriting:
             write_text(tmp_path / "x.txt", "new")
 
         assert (tmp_path / "x.txt").read_text() == "old"
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("old")
+    with pytest.raises(TypeError), written(file) as temporary, temporary.open("w") as half:
+        half.writelines(["half", None])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
+    with written(file) as temporary:
+        temporary.write_text("new")
+        assert file.read_text() == "old"
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "new")]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
+    folder = new_folder(tmp_path / "a" / "folder")
+    (tmp_path / "a" / "folder.tmp").mkdir()
+    (tmp_path / "a" / "folder.tmp" / "of a kill").touch()
+    with pytest.raises(FileNotFoundError), written(folder) as temporary:
+        (temporary / "a" / "b").mkdir()
+    assert list(folder.parent.iterdir()) == [folder]
+    with written(folder) as temporary:
+        temporary.mkdir()
+        (temporary / "file").touch()
+    assert list(folder.parent.iterdir()) == [folder]
+    assert list(folder.iterdir()) == [folder / "file"]
+
+
+def test_an_output_folder_must_be_empty(tmp_path):
+    assert new_folder(tmp_path / "a" / "b").is_dir()
+    assert new_folder(tmp_path / "a" / "b").is_dir()
+    with pytest.raises(StorageError, match="a is not empty"):
+        new_folder(tmp_path / "a")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="a file is in the way"):
+        new_folder(tmp_path / "file")

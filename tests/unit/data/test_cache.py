@@ -9,20 +9,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import DataError, StorageError
-from mcpmix.core.progress import SilentProgress
 from mcpmix.data.cache import cached, load_arrays, reopen
 from mcpmix.data.index import build_index
 from mcpmix.data.splits import Split
-
-
-class Said(SilentProgress):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, message):
-        self.lines.append(message)
 
 
 def rows(count=3, size=5):
@@ -102,7 +94,7 @@ def test_damage_is_told_and_made_good(tmp_path, kind):
     damage, reason = DAMAGE[kind]
     place = cached(tmp_path, DIGESTS, 5, rows).place
     damage(place)
-    said = Said()
+    said = Recorder()
     pixels = cached(tmp_path, DIGESTS, 5, rows, said)
     np.testing.assert_array_equal(pixels.images, np.stack([image for image, _ in rows()]))
     assert len(said.lines) == 1

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import ConfigError, StorageError
 from mcpmix.core.stage_folder import read_artifact
@@ -22,27 +23,11 @@ ADMISSION = (
 )
 
 
-class Listener:
-    """Keeps what was said and which tasks were opened."""
-
-    def __init__(self):
-        self.said, self.titles = [], []
-
-    def track(self, title, total, done=0):
-        from mcpmix.core.progress import SILENT
-
-        self.titles.append(title)
-        return SILENT.track(title, total, done)
-
-    def say(self, message):
-        self.said.append(message)
-
-
 @pytest.fixture(scope="module")
 def made(make_config, tmp_path_factory):
     """A judged bank: of images that an untrained generator makes and an untrained judge looks at."""
     config = make_config(tmp_path_factory.mktemp("judged"), *ADMISSION)
-    listener = Listener()
+    listener = Recorder()
     return config, run(config, listener, until="pairs").pairs, listener
 
 
@@ -77,7 +62,7 @@ def test_masks_without_a_counterpart_are_told_and_trained_with_their_real_image(
     )
     assert counts["without"] == [train.ids[place] for place in empty]
     assert empty, "two steps of training make no judge that would admit noise"
-    assert any("training uses the real image" in message for message in listener.said)
+    assert any("training uses the real image" in message for message in listener.lines)
     source = open_pairs(config, train, PairFolders(pairs=pairs.folder), 0, lambda _: np.arange(len(train)))
     taken = source.take(1, np.arange(len(train)))
     assert all(np.array_equal(taken[place], train.images[place]) for place in empty)
@@ -99,11 +84,11 @@ def test_a_damaged_image_is_named_by_check_and_made_again_to_the_same_bits(made)
     path.write_bytes(whole[:-30])
     problems = [str(problem) for problem in check(config).problems]
     assert any(row["file"] in problem and "mcpmix synthesize" in problem for problem in problems)
-    listener = Listener()
+    listener = Recorder()
     assert run(config, listener, until="pairs").pairs.digest == pairs.digest
     assert path.read_bytes() == whole
     assert listener.titles == ["mending pairs"]
-    assert "1 damaged" in listener.said[-1]
+    assert "1 damaged" in listener.lines[-1]
     assert "ledger and images are whole" in check(config).facts["pairs"]
 
 

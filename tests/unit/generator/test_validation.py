@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.helpers.progress import Recorder
 
 from mcpmix.config import GeneratorValidationConfig
 from mcpmix.config_file import resolve_config
@@ -269,20 +270,12 @@ def test_the_judge_is_part_of_the_key_where_it_chooses_weights(make_config, tmp_
 
 
 def test_an_empty_validation_part_is_said(make_config, tmp_path):
-    said = []
-
-    class Listener:
-        def say(self, message):
-            said.append(message)
-
-        def track(self, *arguments):
-            return finetune.SILENT.track(*arguments)
-
     config = make_config(tmp_path, "finetune.validation.every=1", "finetune.steps=1")
     index = run(config, until="dataset").dataset / "index.json"
     rows = json.loads(index.read_text())
     rows["samples"] = [row for row in rows["samples"] if row["split"] != "validation"]
     index.write_text(json.dumps(rows))
 
-    assert run(config, Listener(), until="generator").generator.manifest["counts"]["used"] == "last"
-    assert any("validation part is empty" in message for message in said)
+    recorder = Recorder()
+    assert run(config, recorder, until="generator").generator.manifest["counts"]["used"] == "last"
+    assert any("validation part is empty" in message for message in recorder.lines)
