@@ -113,7 +113,7 @@ def train_base(config: Config, options: argparse.Namespace, progress: Progress) 
 def figures(config: Config, made: Run) -> dict[str, Any]:
     """What the bank is worth: alignment by the judge's measure, KID to seen and to held-out sequences."""
     rows = ledger_rows(made.pairs)
-    index = DatasetIndex.read(made.dataset / "index.json")
+    index = DatasetIndex.read(made.dataset)
     phi = load_features(config.rla.features)
 
     def features(images: np.ndarray) -> np.ndarray:

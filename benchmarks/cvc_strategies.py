@@ -116,7 +116,7 @@ def find_inputs(config: Config, pairs: Path | None) -> Inputs:
 def protocol(config: Config, inputs: Inputs) -> dict[str, Any]:
     """What all cells of one table must share."""
     counts = inputs.dataset.manifest["counts"]
-    records = DatasetIndex.read(inputs.dataset / "index.json")
+    records = DatasetIndex.read(inputs.dataset)
     parts = ("train", "validation", "test")
     return {
         "data": {
@@ -174,7 +174,7 @@ def collect(data: Artifact, segmenter: Artifact, scores: Artifact) -> Cell:
     counts = segmenter.manifest["counts"]
     rows = JsonLines(segmenter / "log.jsonl").rows()
     chosen = next(row["validation"] for row in rows if row["epoch"] == counts["best_epoch"])
-    index = DatasetIndex.read(data / "index.json")
+    index = DatasetIndex.read(data)
     group_of = {record.id: record.group for record in index.part("test")}
     sequences = group_means(read_scores(scores / "scores.csv", "dsc", group_of.keys()), group_of)
     summary: dict[str, Any] = {

@@ -69,7 +69,7 @@ class Bench:
     def __init__(self, config: Config, progress: Progress) -> None:
         self.config, self.progress = config, progress
         self.run = made = run(config, progress, until="pairs")
-        index = DatasetIndex.read(made.dataset / "index.json")
+        index = DatasetIndex.read(made.dataset)
         records = index.part("train")
         self.groups = [record.group for record in records]
         self.train = load_arrays(records, config.data.size)

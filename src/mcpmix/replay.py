@@ -9,7 +9,7 @@ from mcpmix.config import Config
 from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import INDEX, DatasetIndex
 from mcpmix.data.sample import read_image
 from mcpmix.generator.bank import Pixels, make_filled, place_of, write_synthetic
 from mcpmix.generator.conditions import read_depths
@@ -57,12 +57,12 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
     assert made.dataset is not None
     assert made.depth is not None
     assert made.generator is not None
-    records = DatasetIndex.read(made.dataset / "index.json").part("train")
+    records = DatasetIndex.read(made.dataset).part("train")
     chosen = [record for record in records if record.id == name]
     if not chosen:
         raise DataError(
             f"No training image has the id {name!r}. Ids look like {records[0].id!r}; all of them are in "
-            f"{made.dataset / 'index.json'}."
+            f"{made.dataset / INDEX}."
         )
     arrays = load_arrays(chosen, config.data.size)
     depths = read_depths(made.depth.folder, arrays.ids)

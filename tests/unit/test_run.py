@@ -31,7 +31,7 @@ def test_every_stage_leaves_a_manifest(finished):
 
 
 def test_each_segmenter_has_a_card_with_its_data_and_test_scores(finished):
-    index = DatasetIndex.read(finished.folder / "dataset" / "index.json")
+    index = DatasetIndex.read(finished.folder / "dataset")
     for arm in finished.train.arms:
         card = (finished.folder / "segmenter" / arm / "seed-0" / "README.md").read_text(encoding="utf-8")
         summary = finished.folder / "evaluation" / arm / "seed-0" / "summary.json"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mcpmix.config import Config
 from mcpmix.core.progress import SILENT, Progress
@@ -13,8 +12,6 @@ from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.planning import PlannedSplit, SplitPlan, load_collection, make_split
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import require_same_images, write_split
-
-_ADDED = {"root": None, "split": {"method": "random", "folds": 5, "fold": 0}}  # settings of later versions
 
 
 def key(config: Config) -> StageKey:
@@ -28,7 +25,7 @@ def key(config: Config) -> StageKey:
         if file is not None and file.exists():
             inputs[name] = file_digest(file)
     settings = data.model_dump(mode="json", exclude={"phantom", "size"})
-    return StageKey("dataset", _without(settings, _ADDED), inputs, config.seed)
+    return StageKey("dataset", settings, inputs, config.seed)
 
 
 def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
@@ -48,7 +45,7 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         digests = {record.id: record.image_sha256 for record in index.records}
         if config.data.split.file is not None and config.data.source != "phantom":
             require_same_images(config.data.split.file, digests)
-        index.write(space.folder / "index.json")
+        index.write(space.folder)
         write_split(space.folder / "split.json", split, digests)
         return space.finish(
             train=len(split.train),
@@ -85,14 +82,3 @@ def _listing(place: Path) -> str:
             for path in entries
         ]
     )
-
-
-def _without(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Leave out settings at these values, so that an index made before they existed stays valid."""
-    kept = {}
-    for name, value in settings.items():
-        if isinstance(value, dict) and name in defaults:
-            kept[name] = _without(value, defaults[name])
-        elif name not in defaults or value != defaults[name]:
-            kept[name] = value
-    return kept

@@ -10,10 +10,12 @@ from typing import Any, Self
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, write_json
+from mcpmix.core.stage_folder import Artifact, digest_of, write_json
 from mcpmix.data.likeness import look_of
 from mcpmix.data.sample import Sample, pixel_digest, read_image, read_mask, size_problems
 from mcpmix.data.splits import PARTS, Split
+
+INDEX = "index.json"
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Record(Sample):
         mask_sha256: `pixel_digest` of the mask as `read_mask` gives it.
         width: pixels, upright.
         height: pixels, upright.
-        look: from which the audit's fingerprint comes back (`mcpmix.data.leakage`); empty in old indexes.
+        look: `look_of` the image, from which its fingerprint comes back.
     """
 
     split: str
@@ -34,7 +36,7 @@ class Record(Sample):
     mask_sha256: str
     width: int
     height: int
-    look: str = ""
+    look: str
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,19 @@ class DatasetIndex:
             sorted((row.id, row.split, row.image_sha256, row.mask_sha256) for row in self.records)
         )
 
-    def write(self, path: Path) -> None:
-        """Write JSON. Files below the folder of `path` are named relative to it, others absolutely."""
-        folder = path.parent.resolve()
-        write_json(path, {"samples": [_as_row(record, folder) for record in self.records]})
+    def write(self, folder: Path) -> None:
+        """Write JSON into a folder. Files below the folder are named relative to it, others absolutely."""
+        rows = [_as_row(record, folder.resolve()) for record in self.records]
+        write_json(folder / INDEX, {"samples": rows})
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what `write` wrote.
+    def read(cls, dataset: Artifact | Path) -> Self:
+        """Read what `write` wrote, from the data set's artefact or folder.
 
         Raises:
             DataError: the file is missing or damaged.
         """
+        path = dataset / INDEX
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))["samples"]
             return cls(tuple(_from_row(row, path.parent.resolve()) for row in rows))
@@ -166,5 +169,4 @@ def _from_row(row: dict[str, Any], folder: Path) -> Record:
     if not isinstance(row, dict):
         raise TypeError(f"expected an object, got {row!r}")
     paths = {name: folder / row[name] for name in ("image", "mask")}
-    values = {field.name: row[field.name] for field in fields(Record) if field.name != "look"}
-    return Record(**values | paths, look=row.get("look", ""))
+    return Record(**{field.name: row[field.name] for field in fields(Record)} | paths)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.stage_folder import write_json
@@ -47,7 +46,7 @@ def write_seen(folder: Path, images: Sequence[SeenImage]) -> None:
 
 
 def read_seen(folder: Path) -> list[SeenImage]:
-    """The list in a network's folder; empty if there is none. Bare digests are read as well.
+    """The list in a network's folder; empty if there is none.
 
     Raises:
         DataError: the list is damaged.
@@ -56,9 +55,8 @@ def read_seen(folder: Path) -> list[SeenImage]:
     if not path.is_file():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        rows = content["images"] if isinstance(content, dict) else content
-        return [_from_row(row) for row in rows]
+        rows = json.loads(path.read_text(encoding="utf-8"))["images"]
+        return [SeenImage(str(row["id"]), str(row["sha256"]), str(row["look"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} is no list of seen images ({error!r}), so nobody can tell whether test images are among "
@@ -76,7 +74,7 @@ def seen_by_generator(folder: Path, digests: Iterable[str], base: Path) -> dict[
     """
     listed = read_seen(folder)
     named = {image.sha256 for image in listed}
-    bare = [_from_row(digest) for digest in digests if digest not in named]
+    bare = [SeenImage(f"image {digest[:12]}", digest) for digest in digests if digest not in named]
     return {"the generator": [*listed, *bare], "the generator's base": read_seen(base)}
 
 
@@ -180,10 +178,3 @@ def require_parents(
                 problems,
             )
         )
-
-
-def _from_row(row: Any) -> SeenImage:  # noqa: ANN401 (JSON values)
-    if isinstance(row, str):
-        return SeenImage(f"image {row[:12]}", row)
-    digest = str(row["sha256"])
-    return SeenImage(str(row.get("id") or f"image {digest[:12]}"), digest, str(row.get("look", "")))

@@ -51,7 +51,7 @@ def run(
         runtime: device to run on.
         progress: where to report.
     """
-    records = DatasetIndex.read(dataset / "index.json").part("train")
+    records = DatasetIndex.read(dataset).part("train")
     stage_key = key(config, dataset)
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished

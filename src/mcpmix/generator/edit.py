@@ -47,7 +47,7 @@ def run(
     if (finished := reuse(out, key(config, dataset), progress)) is not None:
         return finished
     settings = config.editor
-    records = DatasetIndex.read(dataset / "index.json").part("train")
+    records = DatasetIndex.read(dataset).part("train")
     with workspace(out, key(config, dataset)) as space:
         places = {
             (index, number): space.folder / "images" / record.id / f"{number}.png"

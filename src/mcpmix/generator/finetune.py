@@ -112,7 +112,7 @@ def run(
     processes = join(config.finetune.processes)
     runtime = processes.place(runtime)
     progress = progress if processes.leads else SILENT
-    index = DatasetIndex.read(dataset / "index.json")
+    index = DatasetIndex.read(dataset)
     with _shared_workspace(out, key(config, dataset, depth, judge), processes) as space:
         seed_everything(config.seed, "finetune")
         cache = cache_of(dataset.folder)

@@ -390,7 +390,7 @@ def run(
     """
     if (finished := reuse(out, key(config, dataset), progress)) is not None:
         return finished
-    records = DatasetIndex.read(dataset / "index.json").part("train")
+    records = DatasetIndex.read(dataset).part("train")
     with workspace(out, key(config, dataset)) as space:
         judge = train_judge(
             load_arrays(records, config.data.size, cache_of(dataset.folder)),

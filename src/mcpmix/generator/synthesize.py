@@ -128,7 +128,7 @@ class _Work:
         judge: Artifact | None,
         runtime: Runtime,
     ) -> None:
-        index = DatasetIndex.read(dataset / "index.json")
+        index = DatasetIndex.read(dataset)
         self.config, self.runtime, self.generator = config, runtime, generator
         self.records = index.part("train")
         digests = generator.manifest["counts"]["images"]

@@ -52,7 +52,7 @@ def run(
     if (finished := reuse(out, key(config, dataset, pairs, evaluations), progress)) is not None:
         return finished
     leaks = _reasons(dataset, evaluations)
-    index = DatasetIndex.read(dataset / "index.json")
+    index = DatasetIndex.read(dataset)
     source = Source(config, index, pairs, segmenters, evaluations, leaks)
     with workspace(out, key(config, dataset, pairs, evaluations)) as space:
         with progress.track("report", 4) as advance:

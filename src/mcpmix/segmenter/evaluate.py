@@ -61,7 +61,7 @@ def run(
         DataError: the segmenter, the generator or its base has seen test images, or nearly the same ones; or
             a test image is not what was indexed.
     """
-    index = DatasetIndex.read(dataset / "index.json")
+    index = DatasetIndex.read(dataset)
     records = index.part("test")
     leaks = _leaks(config, dataset, records, _seen_by(config, index, segmenter, generator))
     with workspace(out, key(config, dataset, segmenter)) as space:
@@ -97,7 +97,7 @@ def require_unseen(config: Config, dataset: Artifact, *, with_generator: bool) -
     Raises:
         DataError: test images are among the training or validation images, or nearly.
     """
-    index = DatasetIndex.read(dataset / "index.json")
+    index = DatasetIndex.read(dataset)
     trained = images_of([*index.part("train"), *index.part("validation")])
     seen = {"the segmenter": trained}
     if with_generator:

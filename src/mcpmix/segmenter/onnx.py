@@ -18,7 +18,7 @@ from mcpmix.core.errors import ConfigError, DataError, DependencyError, ModelErr
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import storage_errors
 from mcpmix.data.augment import normalise
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import INDEX, DatasetIndex
 from mcpmix.data.sample import list_images, read_image
 from mcpmix.segmenter.predict import Predictor, load_segmenter, segmenter_folder
 
@@ -174,9 +174,8 @@ def images_of(segmenter: Path, given: Path | None) -> list[Path]:
 def _test_images(segmenter: Path) -> list[Path]:
     """Test images of the run that a segmenter's folder (<run>/segmenter/<arm>/<seed>) lies in."""
     for run in segmenter.resolve().parents[2:3]:
-        index = run / "dataset" / "index.json"
-        if index.is_file():
-            images = [record.image for record in DatasetIndex.read(index).part("test")]
+        if (run / "dataset" / INDEX).is_file():
+            images = [record.image for record in DatasetIndex.read(run / "dataset").part("test")]
             return [image for image in images if image.is_file()]
     return []
 

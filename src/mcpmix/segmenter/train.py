@@ -87,7 +87,7 @@ def run(
         }
         trainer.network.load_state_dict(trainer.best)
         save_segmenter(trainer.network, space.folder, description)
-        write_card(space.folder, config, description, DatasetIndex.read(inputs.dataset / "index.json"))
+        write_card(space.folder, config, description, DatasetIndex.read(inputs.dataset))
         write_seen(space.folder, trainer.seen)
         artifact = space.finish(
             epochs=trainer.epochs, steps=trainer.epochs * trainer.steps_per_epoch, **_scores(trainer)

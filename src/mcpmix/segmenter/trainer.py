@@ -67,7 +67,7 @@ class Trainer:
         self, config: Config, inputs: Inputs, arm: str, seed: int, folder: Path, runtime: Runtime
     ) -> None:
         self.config, self.seed, self.folder, self.runtime = config, seed, folder, runtime
-        index = DatasetIndex.read(inputs.dataset / "index.json")
+        index = DatasetIndex.read(inputs.dataset)
         cache = cache_of(inputs.dataset.folder)
         self.train = load_arrays(index.part("train"), config.data.size, cache)
         self.validation = load_arrays(index.part("validation"), config.data.size, cache)

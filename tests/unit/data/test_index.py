@@ -57,7 +57,7 @@ def test_samples_outside_the_split_are_left_out(samples):
 
 def test_file_has_the_agreed_form_and_moves_with_its_folder(tmp_path, samples):
     index = build_index(samples, SPLIT)
-    index.write(tmp_path / "index.json")
+    index.write(tmp_path)
     content = json.loads((tmp_path / "index.json").read_text())
     assert set(content) == {"samples"}
     row = content["samples"][0]
@@ -70,13 +70,13 @@ def test_file_has_the_agreed_form_and_moves_with_its_folder(tmp_path, samples):
         "width": 10,
         "height": 8,
     }
-    assert DatasetIndex.read(tmp_path / "index.json") == index
+    assert DatasetIndex.read(tmp_path) == index
 
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("images", "masks", "index.json"):
         shutil.move(tmp_path / name, moved / name)
-    again = DatasetIndex.read(moved / "index.json")
+    again = DatasetIndex.read(moved)
     assert again.records[0].image == moved / "images" / "a.png"
     assert again.records[0].image.exists()
     assert again.digest == index.digest
@@ -92,10 +92,10 @@ def test_files_elsewhere_are_named_absolutely(tmp_path, samples, monkeypatch):
         )
         for sample in samples
     ]
-    build_index(relative, SPLIT).write(place / "index.json")
+    build_index(relative, SPLIT).write(place)
     row = json.loads((place / "index.json").read_text())["samples"][0]
     assert row["image"] == (tmp_path / "images" / "a.png").as_posix()
-    assert DatasetIndex.read(place / "index.json").records[0].mask == tmp_path / "masks" / "a.png"
+    assert DatasetIndex.read(place).records[0].mask == tmp_path / "masks" / "a.png"
 
 
 def test_digest_follows_content_and_split_only(samples):
@@ -150,7 +150,7 @@ def test_damaged_file(tmp_path, content):
     path = tmp_path / "index.json"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
-        DatasetIndex.read(path)
+        DatasetIndex.read(tmp_path)
     assert str(caught.value).startswith(f"{path} is not an index of a data set (")
     assert str(caught.value).endswith("). Delete its folder to make it again.")
 
@@ -158,7 +158,7 @@ def test_damaged_file(tmp_path, content):
 def test_missing_file(tmp_path):
     path = tmp_path / "index.json"
     with pytest.raises(DataError) as caught:
-        DatasetIndex.read(path)
+        DatasetIndex.read(tmp_path)
     assert str(caught.value) == f"{path} does not exist. Run the dataset stage first."
 
 

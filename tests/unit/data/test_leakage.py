@@ -1,7 +1,5 @@
 """What networks have seen: lists that travel with them, and test images that must not be among them."""
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -49,13 +47,7 @@ def test_a_list_travels_in_a_folder(tmp_path):
     assert read_seen(tmp_path) == images
 
 
-@pytest.mark.parametrize("content", [["d" * 64], {"images": ["d" * 64]}, {"images": [{"sha256": "d" * 64}]}])
-def test_bare_digests_are_a_list_as_well(tmp_path, content):
-    (tmp_path / "images.json").write_text(json.dumps(content))
-    assert read_seen(tmp_path) == [SeenImage("image dddddddddddd", "d" * 64)]
-
-
-@pytest.mark.parametrize("content", ["{", "{}", "[3]", '{"images": [{"id": "a"}]}'])
+@pytest.mark.parametrize("content", ["{", "{}", "[3]", '{"images": [{"id": "a"}]}', '{"images": ["dd"]}'])
 def test_a_damaged_list_is_no_empty_list(tmp_path, content):
     (tmp_path / "images.json").write_text(content)
     with pytest.raises(DataError, match=r"images\.json is no list of seen images"):
@@ -127,16 +119,9 @@ def index(tmp_path):
 
 
 def test_an_index_keeps_the_looks(index, tmp_path):
-    index.write(tmp_path / "index.json")
-    again = DatasetIndex.read(tmp_path / "index.json")
+    index.write(tmp_path)
+    again = DatasetIndex.read(tmp_path)
     assert images_of(again.part("train")) == [seen("a", PICTURES["a"])]
-    rows = json.loads((tmp_path / "index.json").read_text())
-    for row in rows["samples"]:
-        del row["look"]
-    (tmp_path / "index.json").write_text(json.dumps(rows))
-    old = DatasetIndex.read(tmp_path / "index.json")  # as earlier versions wrote it
-    assert old.digest == index.digest
-    assert images_of(old.part("train"))[0].look == ""
 
 
 def test_parents_must_be_training_images(index):

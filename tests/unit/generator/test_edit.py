@@ -40,7 +40,7 @@ def config(make_config, random_models, tmp_path, monkeypatch):
 def test_each_training_image_is_edited_under_each_instruction(config):
     made = run(config, until="inputs")
     edits = made.edits
-    records = DatasetIndex.read(made.dataset / "index.json").part("train")
+    records = DatasetIndex.read(made.dataset).part("train")
     assert edits.manifest["counts"]["edits"] == 2 * len(records) == StandIn.calls
     original = np.asarray(Image.open(records[0].image)) / 255
     for number, factor in enumerate((0.5, 0.25)):

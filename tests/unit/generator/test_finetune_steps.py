@@ -236,7 +236,7 @@ def test_a_start_is_where_training_starts_from_and_part_of_its_key(steps, base, 
 def test_training_and_synthesis_show_the_same_depth(base, make_config, tmp_path, way):
     config = make_config(tmp_path, f"finetune.depth_under_mask={way}")
     done = run(config, until="generator")
-    arrays = load_arrays(DatasetIndex.read(done.dataset / "index.json").part("train"), config.data.size)
+    arrays = load_arrays(DatasetIndex.read(done.dataset).part("train"), config.data.size)
     depths = read_depths(done.depth.folder, arrays.ids)
     trained = prepare(base, arrays, depths, config).conditions
     made = build_maker(config, done.generator / "controlnet", arrays, depths, CPU).conditions

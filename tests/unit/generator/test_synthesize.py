@@ -53,7 +53,7 @@ def test_every_place_is_filled_or_given_up_after_the_last_try(made):
 def test_masks_without_a_counterpart_are_told_and_trained_with_their_real_image(made):
     config, pairs, listener = made
     counts = pairs.manifest["counts"]
-    index = DatasetIndex.read(config.folder / "dataset" / "index.json")
+    index = DatasetIndex.read(config.folder / "dataset")
     train = load_arrays(index.part("train"), config.data.size)
     stored = admitted_replicas(rows_of(pairs), train.ids)
     empty = [place for place, numbers in enumerate(stored) if not numbers]

@@ -41,7 +41,7 @@ class FakeRun:
         self.config = resolve_config(tree, [*small, *overrides])
         self.skill, self.warnings = skill, list(warnings)
         self.dataset = self._make("dataset", self._write_dataset)
-        self.index = DatasetIndex.read(self.dataset / "index.json")
+        self.index = DatasetIndex.read(self.dataset)
         self.pairs = self._make("pairs", self._write_pairs)
         runs = [(arm, seed) for seed in self.config.train.seeds for arm in self.config.train.arms]
         self.segmenters = {run: self._make_run("segmenter", run, self._write_log) for run in runs}
@@ -65,7 +65,7 @@ class FakeRun:
     def _write_dataset(self, folder):
         data = self.config.data
         samples, split = write_phantom_set(folder, **data.phantom.model_dump(), seed=0, size=data.size)
-        build_index(samples, split).write(folder / "index.json")
+        build_index(samples, split).write(folder)
         return {}
 
     def _write_pairs(self, folder):

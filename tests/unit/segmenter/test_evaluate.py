@@ -22,7 +22,7 @@ class Setting:
     def __init__(self, config, folder):
         self.config, self.folder = config, folder
         self.dataset = run(config, until="dataset").dataset
-        self.index = DatasetIndex.read(self.dataset / "index.json")
+        self.index = DatasetIndex.read(self.dataset)
         self.segmenter = self.network("segmenter", self.index.part("train"))
         self.generator = Artifact(folder / "generator", {"digest": "g", "key": {}, "counts": {"images": []}})
 

@@ -23,7 +23,7 @@ SUMMARY = {
 
 def record(name, group, split):
     file = Path(f"{name}.png")
-    return Record(name, file, file, group, "clinic", split, name * 3, "m", 10, 12)
+    return Record(name, file, file, group, "clinic", split, name * 3, "m", 10, 12, "")
 
 
 INDEX = DatasetIndex(
