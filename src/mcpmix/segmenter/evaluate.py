@@ -4,6 +4,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from mcpmix.data.cache import changed_files
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.leakage import SeenImage, images_of, leak_text, read_seen, seen_by_generator
 from mcpmix.data.sample import read_image, read_mask, write_png
-from mcpmix.metrics import score, summarise
+from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.networks.weight_files import resolve
 from mcpmix.segmenter.model_card import complete_card
 from mcpmix.segmenter.predict import Predictor, load_segmenter
@@ -73,12 +74,16 @@ def run(
         title = f"evaluate {trained.get('arm', '')} seed {trained.get('seed', '')}"
         with progress.track(title, len(records), len(done)) as advance:
             for record in records[len(done) :]:
-                done.append(_score(config, record, predictor, space.folder))
-                log.append(id=record.id, scores=done[-1])
+                done.append({"id": record.id, **_score(config, record, predictor, space.folder)})
+                log.append(**done[-1])
                 advance()
-        _write_csv(space.folder / "scores.csv", [r.id for r in records], done)
-        summary = summarise(done)
+        scores = [row["scores"] for row in done]
+        _write_csv(space.folder / "scores.csv", [r.id for r in records], scores)
+        summary = summarise(scores)
         written = {name: asdict(value) for name, value in summary.items()}
+        pooled = region_scores(sum((Counts(**row["counts"]) for row in done), Counts(0, 0, 0, 0)))
+        for name, value in pooled.items():
+            written[name]["pooled"] = value
         write_json(space.folder / "summary.json", written)
         complete_card(segmenter.folder, written)
         log.path.unlink()
@@ -128,19 +133,19 @@ def _seen_by(
     return seen
 
 
-def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[str, float]]:
-    """Scores of the leading images that a killed run has finished; the log is cut to them."""
+def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[str, Any]]:
+    """Rows of the leading images that a killed run has finished; the log is cut to them."""
     kept = []
     for row, record in zip(log.rows(), records, strict=False):
         if row["id"] != record.id or not (folder / _PREDICTIONS / f"{record.id}.png").exists():
             break
         kept.append(row)
     log.rewrite(kept)
-    return [row["scores"] for row in kept]
+    return kept
 
 
-def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -> dict[str, float]:
-    """Predict one image, keep the mask, score it."""
+def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -> dict[str, Any]:
+    """Predict one image, keep the mask; its scores and pixel counts."""
     settings = config.evaluation
     image, truth = read_image(record.image), read_mask(record.mask)
     if problems := changed_files(record, image, truth):
@@ -149,7 +154,8 @@ def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -
         )
     prediction = predictor.predict(image) >= settings.threshold
     write_png(folder / _PREDICTIONS / f"{record.id}.png", prediction.astype(np.uint8) * np.uint8(255))
-    return score(truth.astype(bool), prediction, tolerances=settings.tolerances, band=settings.band)
+    scores, counts = score_with_counts(truth.astype(bool), prediction, settings.tolerances, settings.band)
+    return {"scores": scores, "counts": asdict(counts)}
 
 
 def _write_csv(path: Path, ids: list[str], rows: list[dict[str, float]]) -> None:

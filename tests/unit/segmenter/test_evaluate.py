@@ -11,6 +11,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of, write_seen
+from mcpmix.data.sample import read_mask
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 from mcpmix.run import run
 from mcpmix.segmenter import evaluate
@@ -41,9 +42,9 @@ class Setting:
             config or self.config,
             dataset or self.dataset,
             segmenter or self.segmenter,
+            generator,
             self.folder / name,
             setup("cpu", "float32", 1, True),
-            generator,
         )
 
 
@@ -64,6 +65,20 @@ def test_a_clean_chain_has_no_mark(setting):
     assert sorted(path.name for path in made.folder.iterdir() if path.suffix != ".lock") == [
         "manifest.json", "predictions", "scores.csv", "summary.json",
     ]  # fmt: skip
+
+
+def test_pooled_scores_stand_beside_the_means(setting):
+    made = setting.run("pooled")
+    pairs = [
+        (read_mask(record.mask) > 0, read_mask(made / f"predictions/{record.id}.png") > 0)
+        for record in setting.index.part("test")
+    ]
+    truth, found = (np.concatenate([mask.ravel() for mask in masks]) for masks in zip(*pairs, strict=True))
+    summary = json.loads((made / "summary.json").read_text())
+    dsc = 200 * (truth & found).sum() / (truth.sum() + found.sum())
+    assert summary["dsc"]["pooled"] == pytest.approx(dsc)
+    assert summary["pixel_accuracy"]["pooled"] == pytest.approx(100 * (truth == found).mean())
+    assert "pooled" not in summary["hd95"]
 
 
 def test_a_segmenter_that_saw_test_images_is_refused_with_their_names(setting):
