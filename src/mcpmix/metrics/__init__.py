@@ -8,12 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcpmix.metrics.accumulator import RegionAccumulator
     from mcpmix.metrics.boundary import boundary_distances
     from mcpmix.metrics.contract import HIGHER_IS_BETTER, EmptyRule, higher_is_better, score_keys
     from mcpmix.metrics.conventions import ConventionRow, conventions_table
     from mcpmix.metrics.folder import score_folder
-    from mcpmix.metrics.region import Counts, count, region_scores
+    from mcpmix.metrics.region import Counts, RegionAccumulator, count, region_scores
     from mcpmix.metrics.report import FolderOptions, FolderReport, draw_case
     from mcpmix.metrics.statistics import (
         Aggregate,
@@ -30,8 +29,7 @@ _MODULES = {
     "contract": ["HIGHER_IS_BETTER", "EmptyRule", "higher_is_better", "score_keys"],
     "conventions": ["ConventionRow", "conventions_table"],
     "folder": ["score_folder"],
-    "accumulator": ["RegionAccumulator"],
-    "region": ["Counts", "count", "region_scores"],
+    "region": ["Counts", "RegionAccumulator", "count", "region_scores"],
     "report": ["FolderOptions", "FolderReport", "draw_case"],
     "statistics": ["Aggregate", "PairedTest", "bootstrap_intervals", "compare_methods", "holm", "summarise"],
     "suite": ["score", "score_with_counts"],

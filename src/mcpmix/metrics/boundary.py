@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcpmix.metrics import kernels as _kernels
+from mcpmix.metrics import kernels
 from mcpmix.metrics.contract import squared_limit
 from mcpmix.metrics.masks import Mask, as_pair
 from mcpmix.metrics.region import Counts, counts_of
@@ -23,19 +23,7 @@ _FAR = {np.dtype(np.uint16): 1 << 15, np.dtype(np.uint32): 1 << 30}
 _KEPT_BYTES = 1 << 24  # larger workspaces are given back after the call
 
 Frame = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Pixel counts of a pair and the rectangle that holds both foregrounds.
-
-    Attributes:
-        counts: pixel counts.
-        box: first row, row after the last, first column, column after the last.
-    """
-
-    counts: Counts
-    box: Frame
+"""First row, row after the last, first column, column after the last."""
 
 
 @dataclass(frozen=True)
@@ -100,44 +88,46 @@ class _Workspace(threading.local):
 _workspace = _Workspace()
 
 
-def survey(truth: Mask, prediction: Mask) -> Survey:
+def survey(truth: Mask, prediction: Mask) -> tuple[Counts, Frame]:
     """Count two masks and find the box of their foregrounds. Both are (H, W), of 0 and 1, C-contiguous."""
     columns = _workspace.take("columns", (truth.shape[1],), np.uint8)
-    ones_truth, ones_prediction, ones_both, *box = _kernels.survey(truth, prediction, columns)
+    ones_truth, ones_prediction, ones_both, *box = kernels.survey(truth, prediction, columns)
     top, bottom, left, right = box
-    return Survey(counts_of(ones_truth, ones_prediction, ones_both, truth.size), (top, bottom, left, right))
+    return counts_of(ones_truth, ones_prediction, ones_both, truth.size), (top, bottom, left, right)
 
 
 def compare(
     truth: Mask, prediction: Mask, box: Frame, tolerances: Sequence[float], band: float
 ) -> Boundaries:
-    """Measure two masks that both have foreground.
+    """Measure two masks that both have foreground, as `survey` takes them; lengths are in pixels.
 
     Args:
-        truth: (H, W) mask of 0 and 1, C-contiguous.
-        prediction: (H, W) mask of 0 and 1, C-contiguous.
+        truth: the true mask.
+        prediction: the predicted mask.
         box: the rectangle of both foregrounds, from `survey`.
-        tolerances: lengths in pixels.
-        band: radius of the band around a boundary, in pixels.
+        tolerances: for boundary precision and recall.
+        band: radius of the band around a boundary.
     """
-    frame = _widen(box, band, truth.shape)
-    height, width = frame[1] - frame[0], frame[3] - frame[2]
+    margin = math.floor(band)
+    top, left = max(box[0] - margin, 0), max(box[2] - margin, 0)
+    height = min(box[1] + margin, truth.shape[0]) - top
+    width = min(box[3] + margin, truth.shape[1]) - left
     gap_type = np.dtype(np.uint16 if max(height, width) < _NARROW_SIDE else np.uint32)
     traced = []
     for name, mask in (("truth", truth), ("prediction", prediction)):
         border = _workspace.take(f"border {name}", (height, width), np.uint8)
         gaps = _workspace.take(f"gaps {name}", (height, width), gap_type)
         padded = _workspace.take("padded", (height + 2, width + 2), np.uint8)
-        _kernels.outline(mask, frame[0], frame[2], padded, border)
-        _kernels.measure_columns(border, _FAR[gap_type], gaps)
+        kernels.outline(mask, top, left, padded, border)
+        kernels.measure_columns(border, _FAR[gap_type], gaps)
         traced.append((border, gaps))
     (truth_border, truth_gaps), (prediction_border, prediction_gaps) = traced
     from_truth = _measure(truth_border, prediction_gaps, tolerances)
     from_prediction = _measure(prediction_border, truth_gaps, tolerances)
     # The boundaries are measured: their memory now takes the bands.
     reach = _reach(band, width, gap_type)
-    _kernels.mark_band(truth_gaps, reach, truth_border)
-    _kernels.mark_band(prediction_gaps, reach, prediction_border)
+    kernels.mark_band(truth_gaps, reach, truth_border)
+    kernels.mark_band(prediction_gaps, reach, prediction_border)
     sizes = np.count_nonzero(truth_border) + np.count_nonzero(prediction_border)
     both = np.count_nonzero(np.bitwise_and(truth_border, prediction_border, out=truth_border))
     return Boundaries(from_truth, from_prediction, int(both), int(sizes - both))
@@ -146,11 +136,7 @@ def compare(
 def boundary_distances(
     truth: npt.ArrayLike, prediction: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Distances in pixels between the boundaries of two hard masks, for metrics this package does not have.
-
-    Args:
-        truth: (H, W).
-        prediction: (H, W).
+    """Distances in pixels between the boundaries of two (H, W) hard masks.
 
     Returns:
         From each boundary pixel of the truth to the nearest one of the prediction, and the other way round.
@@ -160,42 +146,25 @@ def boundary_distances(
         DataError: the arrays are not two hard masks of one shape.
     """
     first, second = as_pair(truth, prediction)
-    found = survey(first, second)
-    empty = np.empty(0)
-    if found.counts.truth_empty and found.counts.prediction_empty:
-        return empty, empty
-    if found.counts.truth_empty:
-        return empty, np.full(_boundary_size(second), np.inf)
-    if found.counts.prediction_empty:
-        return np.full(_boundary_size(first), np.inf), empty
-    result = compare(first, second, found.box, (), 0.0)
-    return np.sqrt(result.truth.squared), np.sqrt(result.prediction.squared)
-
-
-def _boundary_size(mask: Mask) -> int:
-    found = survey(mask, mask)
-    return compare(mask, mask, found.box, (), 0.0).truth.size
+    counts, box = survey(first, second)
+    if not (counts.truth_empty or counts.prediction_empty):
+        result = compare(first, second, box, (), 0.0)
+        return np.sqrt(result.truth.squared), np.sqrt(result.prediction.squared)
+    sizes = [
+        0 if empty else compare(mask, mask, box, (), 0.0).truth.squared.size
+        for mask, empty in ((first, counts.truth_empty), (second, counts.prediction_empty))
+    ]
+    return np.full(sizes[0], np.inf), np.full(sizes[1], np.inf)
 
 
 def _measure(border: Mask, gaps: npt.NDArray[Any], tolerances: Sequence[float]) -> Directed:
     pixels = np.flatnonzero(border.view(np.bool_))
     squared = np.empty(pixels.size, np.int64)
-    total = _kernels.measure(pixels, gaps, squared)
+    total = kernels.measure(pixels, gaps, squared)
     if total < 0:
-        total = _kernels.measure_rows(pixels, gaps, squared, np.empty((3, gaps.shape[1]), np.int64))
+        total = kernels.measure_rows(pixels, gaps, squared, np.empty((3, gaps.shape[1]), np.int64))
     within = (int(np.count_nonzero(squared <= squared_limit(tolerance))) for tolerance in tolerances)
     return Directed(squared, total, tuple(within))
-
-
-def _widen(box: Frame, band: float, shape: tuple[int, ...]) -> Frame:
-    margin = math.floor(band)
-    top, bottom, left, right = box
-    return (
-        max(top - margin, 0),
-        min(bottom + margin, shape[0]),
-        max(left - margin, 0),
-        min(right + margin, shape[1]),
-    )
 
 
 def _reach(band: float, width: int, gap_type: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -6,7 +6,7 @@ whether soft maps are thresholded.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,26 +16,18 @@ from mcpmix.core.errors import DataError
 from mcpmix.metrics.boundary import boundary_distances
 from mcpmix.metrics.contract import DEFAULT_RULE
 from mcpmix.metrics.masks import Mask, as_mask
-from mcpmix.metrics.region import Counts, counts_of
+from mcpmix.metrics.region import Counts, count
 from mcpmix.metrics.statistics import aggregate
 
 _LEVELS = 256  # thresholds 0, 1/255, ..., 1
 _LEVEL_SLACK = 1e-6  # a stored level k/255 reaches the threshold k/255 in spite of rounding
 
-Image = tuple[npt.ArrayLike, npt.ArrayLike]
-
 
 @dataclass(frozen=True)
 class ConventionRow:
-    """One metric under one convention.
+    """One metric (`dice` or `iou` in percent, `hd95` or `assd` in pixels) under one convention.
 
-    Attributes:
-        convention: whose.
-        metric: `dice` or `iou` in percent, `hd95` or `assd` in pixels.
-        value: over all images that the convention counts.
-        n: how many images it counts.
-        dropped: how many it leaves out.
-        rule: what it does, in a few words.
+    `n` images count and `dropped` do not; `rule` says in a few words what the convention does.
     """
 
     convention: str
@@ -49,8 +41,7 @@ class ConventionRow:
 class Conventions:
     """Collects images one at a time and reports every convention over all of them.
 
-    Args:
-        threshold: probability from which a pixel is foreground, for the conventions on hard masks.
+    Conventions on hard masks take a pixel for foreground from the probability `threshold` on.
     """
 
     def __init__(self, threshold: float = 0.5) -> None:
@@ -79,11 +70,9 @@ class Conventions:
                 f"{soft.max() if soft.size else math.nan:.6g}."
             )
         hard = as_mask(soft >= self.threshold)
-        ones = int(np.count_nonzero(mask & hard))
-        self._counts.append(
-            counts_of(int(np.count_nonzero(mask)), int(np.count_nonzero(hard)), ones, mask.size)
-        )
-        stretched = _stretched(soft)
+        self._counts.append(count(mask, hard))
+        low, high = soft.min(), soft.max()
+        stretched = soft if low == high else (soft - low) / (high - low)
         self._curves.append(_threshold_curves(mask, stretched))
         overlap = 2 * float(stretched[mask != 0].sum()) + 1
         self._soft.append(100 * overlap / (float(stretched.sum()) + int(mask.sum()) + 1))
@@ -97,94 +86,94 @@ class Conventions:
         """
         if not self._counts:
             raise DataError("conventions need at least one image.")
-        hard = [
-            row
-            for metric, twice in (("dice", 2), ("iou", 1))
-            for row in (*self._image_rows(metric, twice), *self._pooled_rows(metric, twice))
-        ]
-        return [*hard, *self._soft_rows(), *self._distance_rows()]
+        return [*self._overlap_rows("dice", 2), *self._overlap_rows("iou", 1), *self._other_rows()]
 
-    def _image_rows(self, metric: str, twice: int) -> list[ConventionRow]:
-        front = [_overlap(item.tp, item, twice) for item in self._counts]
-        lesions = [not item.truth_empty for item in self._counts]
-        lesion = [value if kept else math.nan for value, kept in zip(front, lesions, strict=True)]
+    def _overlap_rows(self, metric: str, twice: int) -> list[ConventionRow]:
+        """Dice (`twice` = 2) or IoU (`twice` = 1) of hard masks."""
+
+        def overlap(hit: int, counts: Counts) -> float:
+            """In percent, of the class with `hit` correct pixels."""
+            wrong = counts.fp + counts.fn
+            return 100.0 * twice * hit / (twice * hit + wrong) if hit + wrong else math.nan
+
+        def both_classes(counts: Counts) -> float:
+            return aggregate([overlap(counts.tp, counts), overlap(counts.tn, counts)]).mean
+
+        n = len(self._counts)
+        front = [overlap(item.tp, item) for item in self._counts]
         lenient = [100.0 if math.isnan(value) else value for value in front]
+        lesion = [
+            math.nan if item.truth_empty else value for item, value in zip(self._counts, front, strict=True)
+        ]
+        if metric == "dice":
+            rule = "mean of foreground and background per image, then of images"
+            torchmetrics = _mean_row("torchmetrics, 2 classes", metric, map(both_classes, self._counts), rule)
+        else:
+            single = [overlap(hit, item) for item in self._counts for hit in (item.tp, item.tn)]
+            rule = "mean over every foreground and background that occurs, all images together"
+            torchmetrics = ConventionRow(
+                "torchmetrics, 2 classes", metric, aggregate(single).mean, n, 0, rule
+            )
+        pooled = sum(self._counts, Counts(0, 0, 0, 0))
         return [
             _mean_row("mcpmix", metric, front, "foreground per image; both empty is undefined"),
             _mean_row("smp, micro-imagewise", metric, lenient, "foreground per image; both empty is 100"),
             _mean_row("MONAI", metric, lesion, "foreground per image; images without lesion dropped"),
-            self._torchmetrics_row(metric, twice),
+            torchmetrics,
+            ConventionRow(
+                "pooled (smp micro, torchmetrics F1 and Jaccard)",
+                metric,
+                overlap(pooled.tp, pooled),
+                n,
+                0,
+                "foreground pixels of all images together",
+            ),
+            ConventionRow(
+                "pooled, 2 classes (mmseg)",
+                metric,
+                both_classes(pooled),
+                n,
+                0,
+                "mean of foreground and background, pixels of all images together",
+            ),
         ]
 
-    def _torchmetrics_row(self, metric: str, twice: int) -> ConventionRow:
-        name = "torchmetrics, 2 classes"
-        if metric == "dice":
-            both = [_both_classes(item, twice) for item in self._counts]
-            return _mean_row(
-                name, metric, both, "mean of foreground and background per image, then of images"
-            )
-        single = [_overlap(hit, item, twice) for item in self._counts for hit in (item.tp, item.tn)]
-        rule = "mean over every foreground and background that occurs, all images together"
-        return self._row(name, metric, aggregate(single).mean, rule)
-
-    def _pooled_rows(self, metric: str, twice: int) -> list[ConventionRow]:
-        pooled = sum(self._counts, Counts(0, 0, 0, 0))
-        front, both = _overlap(pooled.tp, pooled, twice), _both_classes(pooled, twice)
-        front_rule = "foreground pixels of all images together"
-        both_rule = "mean of foreground and background, pixels of all images together"
-        return [
-            self._row("pooled (smp micro, torchmetrics F1 and Jaccard)", metric, front, front_rule),
-            self._row("pooled, 2 classes (mmseg)", metric, both, both_rule),
-        ]
-
-    def _soft_rows(self) -> list[ConventionRow]:
+    def _other_rows(self) -> list[ConventionRow]:
+        """Soft maps and distances."""
         curves = np.mean(self._curves, axis=0)
         n = len(self._curves)
         mean_rule = "mean over 256 thresholds of the map stretched to [0, 1]; no overlap is 0"
         max_rule = "best of 256 thresholds, chosen on the test images; map stretched to [0, 1]"
-        rows = [
-            row
-            for k, metric in enumerate(("dice", "iou"))
-            for row in (
-                ConventionRow("PraNet, mean", metric, float(curves[k].mean()), n, 0, mean_rule),
-                ConventionRow("PraNet, max", metric, float(curves[k].max()), n, 0, max_rule),
-            )
-        ]
-        rule = "soft Dice of the map stretched to [0, 1], smoothing 1, no threshold"
-        return [*rows, _mean_row("Polyp-PVT training script", "dice", self._soft, rule)]
-
-    def _distance_rows(self) -> list[ConventionRow]:
-        ours_hd, monai_hd, ours_assd, pooled = (list(column) for column in zip(*self._distances, strict=True))
-        return [
-            _mean_row(
-                "mcpmix", "hd95", ours_hd, "percentile of both directions in one list; missed is diagonal"
+        rows = []
+        for curve, metric in zip(curves, ("dice", "iou"), strict=True):
+            rows.append(ConventionRow("PraNet, mean", metric, float(curve.mean()), n, 0, mean_rule))
+            rows.append(ConventionRow("PraNet, max", metric, float(curve.max()), n, 0, max_rule))
+        soft_rule = "soft Dice of the map stretched to [0, 1], smoothing 1, no threshold"
+        distances = zip(
+            ("mcpmix", "MONAI", "mcpmix", "MONAI, medpy"),
+            ("hd95", "hd95", "assd", "assd"),
+            zip(*self._distances, strict=True),
+            (
+                "percentile of both directions in one list; missed is diagonal",
+                "larger of two directed percentiles; missed lesions dropped",
+                "mean of two directed means; missed is diagonal",
+                "mean over both boundaries together; missed is infinite",
             ),
-            _mean_row(
-                "MONAI", "hd95", monai_hd, "larger of two directed percentiles; missed lesions dropped"
-            ),
-            _mean_row("mcpmix", "assd", ours_assd, "mean of two directed means; missed is diagonal"),
-            _mean_row(
-                "MONAI, medpy", "assd", pooled, "mean over both boundaries together; missed is infinite"
-            ),
-        ]
-
-    def _row(self, name: str, metric: str, value: float, rule: str) -> ConventionRow:
-        return ConventionRow(name, metric, value, len(self._counts), 0, rule)
+            strict=True,
+        )
+        rows.append(_mean_row("Polyp-PVT training script", "dice", self._soft, soft_rule))
+        return rows + [_mean_row(*row) for row in distances]
 
 
-def conventions_table(images: Iterable[Image], threshold: float = 0.5) -> list[ConventionRow]:
+def conventions_table(
+    images: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]], threshold: float = 0.5
+) -> list[ConventionRow]:
     """The same predictions under the conventions of PraNet, MONAI, torchmetrics, smp and pooling.
 
     Args:
         images: (truth, probability) per image: a (H, W) hard mask, and a (H, W) map in [0, 1] or a hard mask
             of 0 and 1.
         threshold: probability from which a pixel is foreground, for the conventions on hard masks.
-
-    Returns:
-        One row per convention and metric; ours first.
-
-    Raises:
-        DataError: there are no images, or one is not as described.
     """
     collected = Conventions(threshold)
     for truth, probability in images:
@@ -192,24 +181,9 @@ def conventions_table(images: Iterable[Image], threshold: float = 0.5) -> list[C
     return collected.rows()
 
 
-def _mean_row(convention: str, metric: str, values: Sequence[float], rule: str) -> ConventionRow:
-    total = aggregate(values)
+def _mean_row(convention: str, metric: str, values: Iterable[float], rule: str) -> ConventionRow:
+    total = aggregate(list(values))
     return ConventionRow(convention, metric, total.mean, total.n, total.undefined, rule)
-
-
-def _overlap(hit: int, counts: Counts, twice: int) -> float:
-    """Dice (`twice` = 2) or IoU (`twice` = 1) in percent of the class with `hit` correct pixels."""
-    wrong = counts.fp + counts.fn
-    return 100.0 * twice * hit / (twice * hit + wrong) if hit + wrong else math.nan
-
-
-def _both_classes(counts: Counts, twice: int) -> float:
-    return aggregate([_overlap(counts.tp, counts, twice), _overlap(counts.tn, counts, twice)]).mean
-
-
-def _stretched(soft: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    low, high = soft.min(), soft.max()
-    return soft if low == high else (soft - low) / (high - low)
 
 
 def _threshold_curves(truth: Mask, soft: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

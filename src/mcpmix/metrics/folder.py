@@ -40,8 +40,7 @@ def score_folder(
         out: folder for `images.csv`, `summary.json` and pictures of the worst cases; None writes nothing.
         images: folder of the images, to paint the worst cases on.
         conventions: also report the conventions of other evaluations.
-        progress: where to report progress.
-        **options: fields of `FolderOptions`: `tolerances`, `band`, `rule`, `threshold`, `missing`, ...
+        **options: fields of `FolderOptions`, such as `tolerances`, `threshold` or `missing`.
 
     Raises:
         DataError: files are missing, are not masks, or differ in size; the message lists them.
@@ -50,17 +49,31 @@ def score_folder(
     """
     settings = FolderOptions(**options)
     folders = [Path(folder) for folder in (prediction, against) if folder is not None]
-    pairings = [_pair(Path(truth), folder, settings) for folder in folders]
+    pairings = [
+        pair_files(
+            Path(truth),
+            folder,
+            truth_ending=settings.truth_ending,
+            prediction_ending=settings.prediction_ending,
+            missing=settings.missing,
+        )
+        for folder in folders
+    ]
     methods = [
         _score_method(folder, pairing, settings, progress)
         for folder, pairing in zip(folders, pairings, strict=True)
     ]
-    tests = _tests(methods, settings) if len(methods) > 1 else ()
+    tests: list[PairedTest] = []
+    if against is not None:
+        first, second = ([image.scores for image in method.images] for method in methods)
+        tests = compare_methods(
+            first, second, confidence=settings.confidence, resamples=settings.resamples, seed=settings.seed
+        )
     report = FolderReport(
         truth=Path(truth),
         method=methods[0],
-        against=methods[1] if len(methods) > 1 else None,
-        tests=tests,
+        against=methods[1] if against is not None else None,
+        tests=tuple(tests),
         conventions=_conventions(pairings[0].pairs, settings) if conventions else (),
         notes=tuple(_notes(methods, pairings, tests)),
         options=settings,
@@ -70,20 +83,23 @@ def score_folder(
     return report
 
 
-def _pair(truth: Path, prediction: Path, options: FolderOptions) -> Pairing:
-    return pair_files(
-        truth,
-        prediction,
-        truth_ending=options.truth_ending,
-        prediction_ending=options.prediction_ending,
-        missing=options.missing,
-    )
-
-
 def _score_method(folder: Path, pairing: Pairing, options: FolderOptions, progress: Progress) -> MethodScores:
+    def score_image(pair: FilePair) -> ImageScore | str:
+        try:
+            truth, prediction, thresholded = read_pair(pair, options.threshold)
+            masks = truth.view(np.bool_), prediction.view(np.bool_)  # checked already
+            return ImageScore(
+                pair, *score_with_counts(*masks, options.tolerances, options.band, options.rule), thresholded
+            )
+        except DataError as error:
+            return f"{pair.name}: {error}"
+
     images, problems = [], []
-    with progress.track(f"scoring {folder.name}", len(pairing.pairs)) as advance:
-        for result in _map(pairing.pairs, options):
+    with (
+        progress.track(f"scoring {folder.name}", len(pairing.pairs)) as advance,
+        ThreadPoolExecutor(options.workers) as pool,
+    ):
+        for result in pool.map(score_image, pairing.pairs):
             if isinstance(result, str):
                 problems.append(result)
             else:
@@ -95,62 +111,31 @@ def _score_method(folder: Path, pairing: Pairing, options: FolderOptions, progre
             shown.append(f"and {len(problems) - len(shown)} more")
         headline = f"{len(problems)} of {len(pairing.pairs)} pairs cannot be scored:"
         raise DataError(bullet_list(headline, shown))
-    return MethodScores(folder, tuple(images), _summaries(images, options), _frames(images))
 
-
-def _map(pairs: Sequence[FilePair], options: FolderOptions) -> Iterator[ImageScore | str]:
-    """Scores, or what is wrong, in the order of the pairs."""
-    if options.workers == 1:
-        yield from (_score_image(pair, options) for pair in pairs)
-        return
-    with ThreadPoolExecutor(options.workers) as pool:
-        yield from pool.map(lambda pair: _score_image(pair, options), pairs)
-
-
-def _score_image(pair: FilePair, options: FolderOptions) -> ImageScore | str:
-    try:
-        truth, prediction, thresholded = read_pair(pair, options.threshold)
-        pair_of_masks = truth.view(np.bool_), prediction.view(np.bool_)  # checked already
-        scores, counts = score_with_counts(*pair_of_masks, options.tolerances, options.band, options.rule)
-    except DataError as error:
-        return f"{pair.name}: {error}"
-    return ImageScore(pair, scores, counts, thresholded)
-
-
-def _summaries(images: Sequence[ImageScore], options: FolderOptions) -> dict[str, MetricSummary]:
     aggregates = summarise([image.scores for image in images])
-    table = np.array([[image.scores[key] for key in aggregates] for image in images])
     intervals = bootstrap_intervals(
-        table, confidence=options.confidence, resamples=options.resamples, seed=options.seed
+        [[image.scores[key] for key in aggregates] for image in images],
+        confidence=options.confidence,
+        resamples=options.resamples,
+        seed=options.seed,
     )
-    pooled = region_scores(sum((image.counts for image in images), Counts(0, 0, 0, 0)), options.rule)
-    return {
+    counts = [image.counts for image in images]
+    pooled = region_scores(sum(counts, Counts(0, 0, 0, 0)), options.rule)
+    metrics = {
         key: MetricSummary(
             item.mean, item.sd, float(low), float(high), item.n, item.undefined, pooled.get(key)
         )
         for (key, item), (low, high) in zip(aggregates.items(), intervals, strict=True)
     }
-
-
-def _frames(images: Sequence[ImageScore]) -> Frames:
-    counts = [image.counts for image in images]
     empty = [item for item in counts if item.truth_empty]
-    return Frames(
+    frames = Frames(
         with_lesion=len(counts) - len(empty),
         without_lesion=len(empty),
         missed=sum(not item.truth_empty and item.tp == 0 for item in counts),
         false_alarms=sum(not item.prediction_empty for item in empty),
         correctly_empty=sum(item.prediction_empty for item in empty),
     )
-
-
-def _tests(methods: Sequence[MethodScores], options: FolderOptions) -> tuple[PairedTest, ...]:
-    first, second = ([image.scores for image in method.images] for method in methods)
-    return tuple(
-        compare_methods(
-            first, second, confidence=options.confidence, resamples=options.resamples, seed=options.seed
-        )
-    )
+    return MethodScores(folder, tuple(images), metrics, frames)
 
 
 def _conventions(pairs: Iterable[FilePair], options: FolderOptions) -> tuple[ConventionRow, ...]:

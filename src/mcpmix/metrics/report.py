@@ -1,7 +1,6 @@
-"""How folders of masks are paired, read, scored and summarised."""
+"""The result of scoring a folder of masks: settings, numbers per image, summaries, and the files written."""
 
 import csv
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list
+from mcpmix.core.stage_folder import write_json
 from mcpmix.metrics.contract import (
     DEFAULT_BAND,
     DEFAULT_RULE,
@@ -27,6 +27,9 @@ from mcpmix.metrics.files import FilePair, Missing, read_pair
 from mcpmix.metrics.masks import as_pair
 from mcpmix.metrics.region import Counts
 from mcpmix.metrics.statistics import PairedTest
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,7 @@ _OWN_FILES = {"images.csv", "against.csv", "summary.json", "worst"}
 
 @dataclass(frozen=True)
 class ImageScore:
-    """One image of one method.
-
-    Attributes:
-        files: its files.
-        scores: its metrics, with the keys of `score`.
-        counts: its pixel counts.
-        thresholded: pixels of truth and prediction that were neither 0 nor full scale in their files.
-    """
+    """One image of one method; `thresholded` counts pixels that were neither 0 nor full scale in a file."""
 
     files: FilePair
     scores: dict[str, float]
@@ -105,14 +101,8 @@ class ImageScore:
 class MetricSummary:
     """One metric of one method over all images.
 
-    Attributes:
-        mean: mean over images with a defined value.
-        sd: their sample standard deviation.
-        low: lower end of the bootstrap interval of the mean.
-        high: upper end.
-        n: number of images with a defined value.
-        undefined: number of images without.
-        pooled: the metric of the pixel counts of all images together; None for boundary metrics.
+    `low` and `high` are the ends of the bootstrap interval of the mean; `n` and `undefined` count images with
+    and without a defined value; `pooled` is the metric of all pixels together, None for boundary metrics.
     """
 
     mean: float
@@ -126,14 +116,9 @@ class MetricSummary:
 
 @dataclass(frozen=True)
 class Frames:
-    """How many images had a lesion, and what happened to those with an empty mask.
+    """How many images had a lesion, and what happened on those without one.
 
-    Attributes:
-        with_lesion: images whose truth has foreground.
-        without_lesion: images whose truth has none.
-        missed: images with a lesion of which no pixel was found.
-        false_alarms: images without lesion on which something was found.
-        correctly_empty: images without lesion on which nothing was found.
+    `missed`: a lesion of which no pixel was found; `false_alarms`: something found where there was no lesion.
     """
 
     with_lesion: int
@@ -145,14 +130,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class MethodScores:
-    """One folder of predictions.
-
-    Attributes:
-        folder: where the predictions are.
-        images: one entry per true mask, in the order of their names.
-        metrics: summaries by key.
-        frames: what happened to images without lesion, and to missed ones.
-    """
+    """One folder of predictions: its images in the order of their names, and summaries by metric."""
 
     folder: Path
     images: tuple[ImageScore, ...]
@@ -193,11 +171,18 @@ class FolderReport:
         for key, item in self.method.metrics.items():
             pooled = "" if item.pooled is None else f"{item.pooled:.2f}"
             spread = f"{item.mean:.2f} ± {item.sd:.2f}"
-            row = [key, spread, _interval(item.low, item.high), pooled, str(item.n), str(item.undefined)]
+            row = [
+                key,
+                spread,
+                f"{item.low:.2f} to {item.high:.2f}",
+                pooled,
+                str(item.n),
+                str(item.undefined),
+            ]
             if self.against:
                 test, other = tests[key], self.against.metrics[key]
                 row += [f"{other.mean:.2f} ± {other.sd:.2f}", f"{test.difference:+.2f}"]
-                row += [_interval(test.low, test.high), f"{test.p_holm:.3g}", f"{test.effect:+.2f}"]
+                row += [f"{test.low:.2f} to {test.high:.2f}", f"{test.p_holm:.3g}", f"{test.effect:+.2f}"]
             rows.append(row)
         return header, rows
 
@@ -234,16 +219,31 @@ class FolderReport:
         Raises:
             StorageError: the folder holds other files.
         """
-        _clear(out)
+        if out.exists():
+            own = _OWN_FILES if (out / "images.csv").is_file() else set()
+            strangers = sorted(path.name for path in out.iterdir() if path.name not in own)
+            if strangers:
+                raise StorageError(
+                    f"{out} must be empty or hold an earlier report, but it has {', '.join(strangers[:5])}. "
+                    f"Choose another folder."
+                )
+            # The summary is written last: without it the folder is not a finished report.
+            (out / "summary.json").unlink(missing_ok=True)
+            (out / "against.csv").unlink(missing_ok=True)
+            shutil.rmtree(out / "worst", ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
         _write_csv(out / "images.csv", self.method.images)
         if self.against:
             _write_csv(out / "against.csv", self.against.images)
-        draw_worst(self.worst(), self.options, out / "worst", images)
-        (out / "summary.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{low:.2f} to {high:.2f}"
+        if worst := self.worst():
+            (out / "worst").mkdir()
+        for number, case in enumerate(worst, start=1):
+            truth, prediction, _ = read_pair(case.files, self.options.threshold)
+            name, value = case.files.name, case.scores[self.options.worst_by]
+            caption = f"{name}  {self.options.worst_by} {value:.1f}"
+            picture = draw_case(truth, prediction, _image_of(name, images, truth.shape), caption)
+            picture.save(out / "worst" / f"{number:02d}_{name.replace('/', '_')}.png")
+        write_json(out / "summary.json", self.summary())
 
 
 def _method(method: MethodScores) -> dict[str, Any]:
@@ -264,22 +264,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _clear(out: Path) -> None:
-    if out.exists():
-        own = _OWN_FILES if (out / "images.csv").is_file() else set()
-        strangers = sorted(path.name for path in out.iterdir() if path.name not in own)
-        if strangers:
-            raise StorageError(
-                f"{out} must be empty or hold an earlier report, but it has {', '.join(strangers[:5])}. "
-                f"Choose another folder."
-            )
-        # The summary is written last: without it the folder is not a finished report.
-        (out / "summary.json").unlink(missing_ok=True)
-        (out / "against.csv").unlink(missing_ok=True)
-        shutil.rmtree(out / "worst", ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-
-
 def _write_csv(path: Path, images: Sequence[ImageScore]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -290,10 +274,6 @@ def _write_csv(path: Path, images: Sequence[ImageScore]) -> None:
             scores = [image.scores[key] for key in keys]
             missing = int(image.files.prediction is None)
             writer.writerow([image.files.name, *scores, c.tp, c.fp, c.fn, c.tn, missing, image.thresholded])
-
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 # Colours that stay apart under the common kinds of colour blindness.
@@ -313,11 +293,7 @@ def draw_case(
 ) -> "Image.Image":
     """Paint found pixels light, missed ones orange and invented ones blue, over the image or over black.
 
-    Args:
-        truth: (H, W) hard mask.
-        prediction: (H, W) hard mask of the same size.
-        image: (H, W, 3) of the same size.
-        caption: a line of text below.
+    Truth and prediction are (H, W) hard masks, the image is (H, W, 3); the caption is a line of text below.
     """
     from PIL import Image, ImageDraw
 
@@ -335,29 +311,8 @@ def draw_case(
     return framed
 
 
-def draw_worst(
-    cases: "Sequence[ImageScore]", options: FolderOptions, out: Path, images: Path | None = None
-) -> None:
-    """Write a picture per case, numbered from the worst.
-
-    Args:
-        cases: worst first.
-        options: the settings they were scored with.
-        out: folder for the pictures; made if there are cases.
-        images: folder of images with the names of the masks. A case without image, or with one of another
-            size, is painted on black.
-    """
-    if cases:
-        out.mkdir(parents=True, exist_ok=True)
-    for number, case in enumerate(cases, start=1):
-        truth, prediction, _ = read_pair(case.files, options.threshold)
-        value = case.scores[options.worst_by]
-        caption = f"{case.files.name}  {options.worst_by} {value:.1f}"
-        picture = draw_case(truth, prediction, _image_of(case.files.name, images, truth.shape), caption)
-        picture.save(out / f"{number:02d}_{case.files.name.replace('/', '_')}.png")
-
-
 def _image_of(name: str, folder: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.uint8] | None:
+    """The image of a mask, to paint on; None if there is none, or one of another size."""
     from PIL import Image
 
     candidates = [folder / f"{name}{suffix}" for suffix in _IMAGE_SUFFIXES] if folder else []

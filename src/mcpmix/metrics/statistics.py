@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -78,10 +78,7 @@ def aggregate(values: Sequence[float]) -> Aggregate:
 
 
 def summarise(rows: Sequence[Mapping[str, float]]) -> dict[str, Aggregate]:
-    """Aggregate the scores of many images, metric by metric.
-
-    Args:
-        rows: one result of `score` per image; all with the same keys.
+    """Aggregate the results of `score` on many images, metric by metric.
 
     Returns:
         One aggregate per key, in the order of the first row; empty if there are no rows.
@@ -164,11 +161,8 @@ def compare_methods(
         first: scores of the first method, one row per image.
         second: scores of the second, in the same order.
         confidence: of the bootstrap intervals, in (0, 1).
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
-
-    Returns:
-        One test per metric, in the order of the first row.
+        resamples: number of bootstrap draws.
+        seed: of these draws.
 
     Raises:
         DataError: the methods do not have the same images or metrics.
@@ -184,28 +178,25 @@ def compare_methods(
     with np.errstate(invalid="ignore"):  # infinite minus infinite: undefined, and excluded below
         differences = a - b
     intervals = bootstrap_intervals(differences, confidence=confidence, resamples=resamples, seed=seed)
-    tests = [
-        _paired_test(key, differences[:, k], (float(intervals[k, 0]), float(intervals[k, 1])))
-        for k, key in enumerate(keys)
+    columns = [column[~np.isnan(column)] for column in differences.T]
+    ranked = [_signed_rank(column) for column in columns]
+    corrected = holm([p for p, _ in ranked])
+    return [
+        PairedTest(
+            metric=key,
+            n=column.size,
+            excluded=len(first) - column.size,
+            difference=aggregate(column.tolist()).mean,
+            low=float(low),
+            high=float(high),
+            p=p,
+            p_holm=p_holm,
+            effect=effect if higher_is_better(key) else 0.0 - effect,
+        )
+        for key, column, (low, high), (p, effect), p_holm in zip(
+            keys, columns, intervals, ranked, corrected, strict=True
+        )
     ]
-    corrected = holm([test.p for test in tests])
-    return [replace(test, p_holm=p) for test, p in zip(tests, corrected, strict=True)]
-
-
-def _paired_test(key: str, differences: npt.NDArray[np.float64], interval: tuple[float, float]) -> PairedTest:
-    defined = differences[~np.isnan(differences)]
-    p, effect = _signed_rank(defined)
-    return PairedTest(
-        metric=key,
-        n=defined.size,
-        excluded=differences.size - defined.size,
-        difference=aggregate(defined.tolist()).mean,
-        low=interval[0],
-        high=interval[1],
-        p=p,
-        p_holm=p,
-        effect=effect if higher_is_better(key) else 0.0 - effect,
-    )
 
 
 def _signed_rank(differences: npt.NDArray[np.float64]) -> tuple[float, float]:

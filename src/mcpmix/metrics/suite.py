@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.metrics import boundary
-from mcpmix.metrics.boundary import Boundaries, Survey
+from mcpmix.metrics.boundary import Boundaries
 from mcpmix.metrics.contract import (
     DEFAULT_BAND,
     DEFAULT_RULE,
@@ -16,10 +16,8 @@ from mcpmix.metrics.contract import (
     boundary_keys,
     check_lengths,
 )
-from mcpmix.metrics.masks import Mask, as_pair
+from mcpmix.metrics.masks import as_pair
 from mcpmix.metrics.region import Counts, region_scores
-
-_PERCENTILE = 0.95
 
 
 def score(
@@ -67,42 +65,21 @@ def score_with_counts(
     """The scores of `score`, and the pixel counts from which pooled scores are made."""
     check_lengths(tolerances, band)
     first, second = as_pair(truth, prediction)
-    found = boundary.survey(first, second)
-    counts = found.counts
+    counts, box = boundary.survey(first, second)
     scores = region_scores(counts, rule)
     if counts.truth_empty or counts.prediction_empty:
-        scores |= _degenerate_scores(counts, first.shape, tolerances, rule)
-    else:
-        scores |= _boundary_scores(first, second, found, tolerances, band)
-    return scores, counts
-
-
-def _degenerate_scores(
-    counts: Counts, shape: tuple[int, ...], tolerances: Sequence[float], rule: EmptyRule
-) -> dict[str, float]:
-    """Boundary scores where a boundary is missing.
-
-    With one boundary missing, its bands and the pixels near it are none: F1 and boundary IoU are 0 by their
-    formulas, and of precision and recall one is 0 and the other 0/0.
-    """
-    both = counts.truth_empty and counts.prediction_empty
-    undefined = rule.share(counts.truth_empty, counts.prediction_empty)
-    distance = rule.distance(counts.truth_empty, counts.prediction_empty, shape[0], shape[1])
-    overlap = undefined if both else 0.0
-    precision = undefined if counts.prediction_empty else 0.0
-    recall = undefined if counts.truth_empty else 0.0
-    shares = dict(zip(boundary_keys(tolerances), (precision, recall, overlap) * len(tolerances), strict=True))
-    return {"hd95": distance, "assd": distance, **shares, "biou": overlap}
-
-
-def _boundary_scores(
-    truth: Mask, prediction: Mask, found: Survey, tolerances: Sequence[float], band: float
-) -> dict[str, float]:
-    measured = boundary.compare(truth, prediction, found.box, tolerances, band)
-    scores = {
-        "hd95": percentile_of_union(measured),
-        "assd": (measured.truth.mean + measured.prediction.mean) / 2,
-    }
+        # With one boundary missing, its band and the pixels near it are none: F1 and boundary IoU are 0 by
+        # their formulas, and of precision and recall one is 0 and the other 0/0.
+        undefined = rule.share(counts.truth_empty, counts.prediction_empty)
+        overlap = undefined if counts.truth_empty and counts.prediction_empty else 0.0
+        precision = undefined if counts.prediction_empty else 0.0
+        recall = undefined if counts.truth_empty else 0.0
+        shares = zip(boundary_keys(tolerances), (precision, recall, overlap) * len(tolerances), strict=True)
+        distance = rule.distance(counts.truth_empty, counts.prediction_empty, *first.shape)
+        return scores | {"hd95": distance, "assd": distance, **dict(shares), "biou": overlap}, counts
+    measured = boundary.compare(first, second, box, tolerances, band)
+    scores["hd95"] = percentile_of_union(measured)
+    scores["assd"] = (measured.truth.mean + measured.prediction.mean) / 2
     for tolerance, near_prediction, near_truth in zip(
         tolerances, measured.prediction.within, measured.truth.within, strict=True
     ):
@@ -112,16 +89,11 @@ def _boundary_scores(
         f1 = 2 * precision * recall / total if total else 0.0
         scores |= zip(boundary_keys([tolerance]), (precision, recall, f1), strict=True)
     scores["biou"] = 100.0 * measured.band_both / measured.band_either
-    return scores
+    return scores, counts
 
 
-def percentile_of_union(measured: Boundaries, fraction: float = _PERCENTILE) -> float:
-    """A percentile of both directed sets of distances in one list, with linear interpolation, in pixels.
-
-    Args:
-        measured: the distances.
-        fraction: in [0, 1].
-    """
+def percentile_of_union(measured: Boundaries, fraction: float = 0.95) -> float:
+    """A percentile of both directed sets of distances in one list, with linear interpolation, in pixels."""
     squared = np.concatenate([measured.truth.squared, measured.prediction.squared])
     position = fraction * (squared.size - 1)
     low = math.floor(position)

@@ -45,7 +45,7 @@ def test_both_ways_of_measuring_agree(random_pair, monkeypatch):
     rng = np.random.default_rng(4)
     pairs = [random_pair(rng, 60) for _ in range(100)]
     searched = [boundary_distances(*pair) for pair in pairs]
-    monkeypatch.setattr(module._kernels, "measure", lambda pixels, gaps, squared: -1.0)
+    monkeypatch.setattr(module.kernels, "measure", lambda pixels, gaps, squared: -1.0)
     for pair, expected in zip(pairs, searched, strict=True):
         for a, b in zip(boundary_distances(*pair), expected, strict=True):
             assert np.array_equal(a, b)
@@ -90,7 +90,7 @@ def test_bands_are_all_pixels_within_the_radius(random_pair, band):
     rng = np.random.default_rng(9)
     for _ in range(20):
         truth, prediction = (mask.astype(np.uint8) for mask in random_pair(rng, 50))
-        found = module.compare(truth, prediction, module.survey(truth, prediction).box, (), band)
+        found = module.compare(truth, prediction, module.survey(truth, prediction)[1], (), band)
         bands = []
         for mask in (truth, prediction):
             inner = ndimage.binary_erosion(mask, ndimage.generate_binary_structure(2, 1), border_value=0)
