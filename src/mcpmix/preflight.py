@@ -19,10 +19,10 @@ from mcpmix.config import Config
 from mcpmix.core.device import setup, worker_count
 from mcpmix.core.errors import ConfigError, DataError, McpmixError, ModelError, StorageError, bullet_list
 from mcpmix.core.optimisers import require_optimiser
+from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.data.audit import Audit, Severity, inspect_all
-from mcpmix.data.augment import as_images
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.layouts.tables import Collection
 from mcpmix.data.likeness import Phi

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.data.sample import ENDINGS
+from mcpmix.core.pixels import ENDINGS
 
 _NAME_KEYS = ("file_name", "image", "path", "id")
 _TEXT_KEYS = ("text", "caption")

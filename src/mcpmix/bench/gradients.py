@@ -13,9 +13,10 @@ from torch import Tensor
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
+from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import write_json, write_text
-from mcpmix.data.augment import as_images, normalise
+from mcpmix.data.augment import normalise
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.judge import dice_of
 from mcpmix.mixing.strategy import Batch, Term

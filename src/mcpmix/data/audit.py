@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.pixels import outline
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.likeness import (
@@ -268,10 +269,7 @@ def _thumbnail(image: Bytes, mask: Bytes) -> Bytes:
     scale = THUMBNAIL / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     small = np.array(Image.fromarray(image).resize(size, Image.Resampling.BOX))
-    inside = np.pad(np.array(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST)) > 0, 1)
-    core = inside[1:-1, 1:-1]
-    whole = core & inside[:-2, 1:-1] & inside[2:, 1:-1] & inside[1:-1, :-2] & inside[1:-1, 2:]
-    small[core & ~whole] = (255, 220, 0)
+    small[outline(np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST)))] = (255, 220, 0)
     return small
 
 

@@ -8,16 +8,14 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
+
 Mode = Literal["bilinear", "nearest"]
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 _LUMA = (0.299, 0.587, 0.114)
 _TONE = 0.4  # largest relative change of brightness, contrast and saturation at strength 1
 _TINT = 0.1  # largest relative change of one channel against the others at strength 1
@@ -301,12 +299,6 @@ def draw_augmentation(
     tones = draw_colour(count, rng, colour)
     # Younger than the others and hence last, so that runs without them draw what they always drew.
     return Augmentation(geometry, draw_crop(count, rng, crop), draw_blur(count, rng, blur), tones)
-
-
-def as_images(pixels: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """(B, H, W, 3) uint8 pixels as (B, 3, H, W) float32 images in [0, 1]."""
-    own = np.require(pixels, requirements=["C", "W"])  # torch takes no read-only or reversed memory
-    return torch.from_numpy(own).to(device).permute(0, 3, 1, 2).float() / 255
 
 
 def normalise(images: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
-from mcpmix.data.sample import Sample, write_png
+from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS, Split
 from mcpmix.phantom import render
 

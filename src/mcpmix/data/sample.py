@@ -12,13 +12,12 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
-from PIL.PngImagePlugin import PngInfo
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.pixels import ENDINGS, list_images
 
 Bytes = npt.NDArray[np.uint8]
 
-ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _KINDS = "PNG, JPEG, TIFF or BMP"
 _LESION = 128  # grey level from which on a pixel is lesion
@@ -291,11 +290,11 @@ def _raw_modes(image: Image.Image) -> Iterator[object]:
             yield from tile[3] if isinstance(tile[3], tuple) else (tile[3],)
 
 
-def list_images(images: Path) -> dict[str, Path]:
+def named_images(images: Path) -> dict[str, Path]:
     """Image files by the name of their results: the path below the folder without its ending.
 
     Args:
-        images: an image, or a folder with images at any depth; hidden files and folders are left out.
+        images: an image, or a folder with images at any depth.
 
     Raises:
         DataError: there are none, or two of them would give results of the same name.
@@ -305,11 +304,8 @@ def list_images(images: Path) -> dict[str, Path]:
     if not images.is_dir():
         raise DataError(f"{images} does not exist. Expected an image or a folder of images: check the path.")
     found: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(images.rglob("*")):
-        relative = path.relative_to(images)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if path.suffix.lower() in ENDINGS and path.is_file() and not hidden:
-            found[relative.with_suffix("").as_posix()].append(path)
+    for path in list_images(images, deep=True):
+        found[path.relative_to(images).with_suffix("").as_posix()].append(path)
     if not found:
         raise DataError(f"{images} holds no images. Expected files ending in {', '.join(sorted(ENDINGS))}.")
     repeated = [" and ".join(p.name for p in paths) for paths in found.values() if len(paths) > 1]
@@ -318,19 +314,3 @@ def list_images(images: Path) -> dict[str, Path]:
             bullet_list(f"Results in {images} would have the same name; rename one of:", repeated)
         )
     return {name: paths[0] for name, paths in found.items()}
-
-
-def write_png(
-    path: Path, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16], note: PngInfo | None = None
-) -> None:
-    """Write a PNG whole or not at all; its folder is made if needed.
-
-    Args:
-        path: the file.
-        pixels: (H, W) of 8 or 16 bits, or (H, W, 3) uint8 RGB.
-        note: text chunks to put into it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG", pnginfo=note)
-    temporary.replace(path)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from PIL.PngImagePlugin import PngInfo
 
 from mcpmix.core.errors import StorageError, bullet_list
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Advance, Progress
 from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact
-from mcpmix.data.sample import write_png
 from mcpmix.generator.admission import Verdict
 from mcpmix.generator.counterparts import CounterpartMaker, Request
 from mcpmix.generator.ledger import LEDGER, Ledger, Row, parse, read_verified, verify

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.sample import write_png
+from mcpmix.core.pixels import write_png
 
 _MARGIN = 0.025  # of the side: how far beyond the mask the depth of a lesion may reach
 _NOTHING = 1e-6

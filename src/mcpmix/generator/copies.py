@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mcpmix.core.pixels import as_images
 from mcpmix.core.seeds import torch_rng
-from mcpmix.data.augment import apply_colour, apply_geometry, as_images, draw_colour, draw_geometry
+from mcpmix.data.augment import apply_colour, apply_geometry, draw_colour, draw_geometry
 from mcpmix.data.cache import Arrays
 
 Floats = npt.NDArray[np.float64]

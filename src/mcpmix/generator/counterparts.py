@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from mcpmix.config import Config
+from mcpmix.core.pixels import as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
-from mcpmix.data.augment import as_images
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.conditions import condition
 from mcpmix.networks.diffusion import load_base
@@ -84,7 +84,7 @@ class CounterpartMaker:
             self.settings,
             sources,
         )
-        return (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        return as_pixels(images)
 
 
 def build_maker(

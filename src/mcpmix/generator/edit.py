@@ -11,13 +11,12 @@ import torch
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import ConfigError
+from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
-from mcpmix.data.augment import as_images
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.sample import write_png
 from mcpmix.networks.editing import EditSettings, InstructEditor
 from mcpmix.networks.weight_files import folder_digest, resolve
 
@@ -81,4 +80,4 @@ def _model(config: Config) -> str:
 
 
 def _write(path: Path, image: torch.Tensor) -> None:
-    write_png(path, (image.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy())
+    write_png(path, as_pixels(image[None])[0])

@@ -18,10 +18,11 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.optimisers import build_adamw, warm_up
+from mcpmix.core.pixels import as_images
 from mcpmix.core.processes import Processes
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
-from mcpmix.data.augment import apply_colour, as_images, draw_colour
+from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.conditions import condition
 from mcpmix.networks.controlnet import control_from_base, control_from_start

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from mcpmix.core.pixels import outline
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.admission import kind_of
 from mcpmix.generator.ledger import Row
@@ -131,10 +132,11 @@ def _compose(
     draw.text((_MARGIN, 12), title[0], _INK, ImageFont.load_default(17))
     draw.text((_MARGIN, 37), title[1], _QUIET, ImageFont.load_default(12))
     for number, (cells, mask) in enumerate(zip(lines, masks, strict=True)):
-        outline = _outline(mask)
+        small = Image.fromarray(mask * 255).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+        edge = outline(np.asarray(small) >= 128)
         for column, cell in enumerate(cells):
             x = _MARGIN + column * step + extra * ((column > 0) + (column > replicas))
-            _paste(sheet, draw, cell, outline, (x, _HEADER + number * line_height))
+            _paste(sheet, draw, cell, edge, (x, _HEADER + number * line_height))
     return sheet
 
 
@@ -142,7 +144,7 @@ def _paste(
     sheet: Image.Image,
     draw: ImageDraw.ImageDraw,
     cell: Cell,
-    outline: npt.NDArray[np.bool_],
+    edge: npt.NDArray[np.bool_],
     corner: tuple[int, int],
 ) -> None:
     x, y = corner
@@ -151,7 +153,7 @@ def _paste(
     else:
         small = Image.fromarray(cell.pixels).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS)
         pixels = np.asarray(small).copy()
-        pixels[outline] = (0.35 * pixels[outline] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
+        pixels[edge] = (0.35 * pixels[edge] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
         sheet.paste(Image.fromarray(pixels), (x, y))
     if cell.crossed:
         last = _SIDE - 1
@@ -162,15 +164,6 @@ def _paste(
 
 def _small_font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(11)
-
-
-def _outline(mask: Pixels) -> npt.NDArray[np.bool_]:
-    """The border pixels of a mask at the size of the sheet's pictures."""
-    small = Image.fromarray(mask * 255).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
-    inside = np.pad(np.asarray(small) >= 128, 1)
-    core = inside[1:-1, 1:-1] & inside[:-2, 1:-1] & inside[2:, 1:-1] & inside[1:-1, :-2] & inside[1:-1, 2:]
-    border: npt.NDArray[np.bool_] = inside[1:-1, 1:-1] & ~core
-    return border
 
 
 def _read(folder: Path, row: Row) -> Pixels:

@@ -18,11 +18,10 @@ from torch import Tensor
 from mcpmix.config import Config, GeneratorValidationConfig
 from mcpmix.core.device import Runtime
 from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.seeds import seed_for, torch_rng
 from mcpmix.core.stage_folder import write_json
-from mcpmix.data.augment import as_images
 from mcpmix.data.cache import Arrays
-from mcpmix.data.sample import write_png
 from mcpmix.generator.conditions import condition, swapped_conditions
 from mcpmix.generator.finetune_steps import LOG, Networks, encode_all
 from mcpmix.generator.judge import Judge
@@ -233,8 +232,7 @@ def judged_by(judge: Judge) -> AlignmentJudge:
     """
 
     def score(images: Tensor, masks: Tensor) -> Sequence[float]:
-        pixels = (images.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).cpu().numpy()
-        return judge.dice(pixels, masks.to(torch.uint8).cpu().numpy()).tolist()
+        return judge.dice(as_pixels(images), masks.to(torch.uint8).cpu().numpy()).tolist()
 
     return score
 
@@ -271,8 +269,7 @@ def write_grid(path: Path, data: HeldOut, own: Tensor, other: Tensor) -> None:
     """
     grey = [masks[:, None].expand_as(own) for masks in (data.masks, data.other_masks)]
     columns = torch.cat([data.images, grey[0], own, grey[1], other], dim=3)
-    pixels = (columns * 255).round().to(torch.uint8).permute(0, 2, 3, 1).flatten(0, 1).numpy()
-    write_png(path, pixels)
+    write_png(path, np.concatenate(as_pixels(columns)))
 
 
 def validations(log: JsonLines) -> list[dict[str, Any]]:

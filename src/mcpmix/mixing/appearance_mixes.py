@@ -8,16 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.core.seeds import numpy_stream
-from mcpmix.mixing.photometric import (
-    ALL,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    STANDARD,
-    Pixels,
-    random_operation,
-    severity_problems,
-)
+from mcpmix.mixing.photometric import ALL, STANDARD, Pixels, random_operation, severity_problems
 from mcpmix.mixing.pictures import mixing_picture
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 

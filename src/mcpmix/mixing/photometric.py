@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ConfigError
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 _LEVELS = 256
 _TOP = _LEVELS - 1
 _GREY = (0.299, 0.587, 0.114)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchvision.models import ResNet50_Weights, resnet50
 
 from mcpmix.core.errors import ModelError
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.networks.weight_files import EMBEDDED, resolve, resolve_file, split_pin
 
 _CONFIG = "config.json"
@@ -103,8 +104,8 @@ class ResNetFeatures(nn.Module):
         self.body = resnet50()
         self.body.load_state_dict(weights)
         self.body.fc = nn.Identity()
-        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(IMAGENET_MEAN).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(IMAGENET_STD).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W in [0, 1] to B,2048."""

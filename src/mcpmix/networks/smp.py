@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.networks.states import AnySize, mismatches, read_state
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # how all images here are normalised
 _TIMM = "tu-"  # smp's prefix of encoders that timm brings
 
 
@@ -134,6 +134,7 @@ def _renormalisation(name: str) -> tuple[Tensor, Tensor]:
     if config is None:
         return torch.ones(3), torch.zeros(3)
     (mean, std), (new_mean, new_std) = (
-        (torch.tensor(m), torch.tensor(s)) for m, s in (_IMAGENET, (config.mean, config.std))
+        (torch.tensor(m), torch.tensor(s))
+        for m, s in ((IMAGENET_MEAN, IMAGENET_STD), (config.mean, config.std))
     )
     return std / new_std, (mean - new_mean) / new_std

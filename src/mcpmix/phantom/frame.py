@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.pixels import outline
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.phantom.scene import SMALL_AREA, Floats, Scene, draw_scene, view_distance
 from mcpmix.phantom.shading import Setting, shade, wall_texture
@@ -198,14 +199,8 @@ def contact_sheet(
     sheet = np.full((rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 24, dtype=np.uint8)
     for index, frame in enumerate(frames):
         top, left = index // columns * (height + _GAP), index % columns * (width + _GAP)
-        tile = _with_contour(frame) if contours else frame.image
-        sheet[top : top + height, left : left + width] = tile
+        tile = sheet[top : top + height, left : left + width]
+        tile[:] = frame.image
+        if contours:
+            tile[outline(frame.mask, outside=True)] = _CONTOUR
     return sheet
-
-
-def _with_contour(frame: PhantomFrame) -> npt.NDArray[np.uint8]:
-    inside = np.pad(frame.mask.astype(bool), 1)
-    grown = inside[:-2, 1:-1] | inside[2:, 1:-1] | inside[1:-1, :-2] | inside[1:-1, 2:]
-    tile = frame.image.copy()
-    tile[grown & ~inside[1:-1, 1:-1]] = _CONTOUR
-    return tile

@@ -12,12 +12,13 @@ from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError
 from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
 from mcpmix.data.cache import changed_files
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.leakage import SeenImage, images_of, leak_text, read_seen, seen_by_generator
-from mcpmix.data.sample import read_image, read_mask, write_png
+from mcpmix.data.sample import read_image, read_mask
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.networks.weight_files import resolve
 from mcpmix.segmenter.model_card import complete_card

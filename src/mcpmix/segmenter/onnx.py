@@ -19,7 +19,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import storage_errors
 from mcpmix.data.augment import normalise
 from mcpmix.data.index import INDEX, DatasetIndex
-from mcpmix.data.sample import list_images, read_image
+from mcpmix.data.sample import named_images, read_image
 from mcpmix.segmenter.predict import Predictor, load_segmenter, segmenter_folder
 
 _ONE = 2.0**22  # Pillow keeps the weights of 8-bit images as multiples of 1 / _ONE
@@ -161,7 +161,7 @@ def images_of(segmenter: Path, given: Path | None) -> list[Path]:
     Raises:
         DataError: there are none.
     """
-    found = list(list_images(given).values()) if given is not None else _test_images(segmenter)
+    found = list(named_images(given).values()) if given is not None else _test_images(segmenter)
     if not found:
         raise DataError(
             f"There are no images to check the export of {segmenter} on: the test images of its run are not "

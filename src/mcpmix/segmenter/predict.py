@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import DataError, ModelError
+from mcpmix.core.pixels import as_images
 from mcpmix.data.augment import normalise
 from mcpmix.data.sample import resize_image
 from mcpmix.networks.segmenter import load_network, read_description
@@ -49,8 +50,8 @@ class Predictor:
             DataError: the image has another form; the message says how to convert it.
         """
         _require_rgb(image)
-        small = torch.from_numpy(resize_image(image, self.size)).permute(2, 0, 1)[None].float() / 255
-        logits = self._logits(normalise(small.to(self.device)), _FLIPS if flips else _FLIPS[:1])
+        small = as_images(resize_image(image, self.size)[None], self.device)
+        logits = self._logits(normalise(small), _FLIPS if flips else _FLIPS[:1])
         full = F.interpolate(logits.float(), image.shape[:2], mode="bilinear", align_corners=False)
         probabilities: np.ndarray = torch.sigmoid(full).mean(dim=0)[0].cpu().numpy()
         return probabilities

@@ -13,9 +13,10 @@ from PIL import Image, ImageFilter
 
 from mcpmix.core.device import setup
 from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import storage_errors, write_json
-from mcpmix.data.sample import has_alpha, list_images, read_image, write_png
+from mcpmix.data.sample import has_alpha, named_images, read_image
 from mcpmix.segmenter.predict import Predictor, load_segmenter, segmenter_folder
 
 SETTINGS = "prediction.json"
@@ -89,7 +90,7 @@ def predict_files(
     """
     if not 0 < threshold < 1:
         raise ConfigError(f"threshold must be in (0, 1), got {threshold}.")
-    sources = list_images(images)
+    sources = named_images(images)
     folder = segmenter_folder(segmenter)
     predictor = load_segmenter(folder, setup(device, "float32", 0, deterministic=False).device)
     if folder != segmenter:

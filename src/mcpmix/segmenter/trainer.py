@@ -19,9 +19,10 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.optimisers import cosine
+from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
-from mcpmix.data.augment import as_images, draw_augmentation, normalise
+from mcpmix.data.augment import draw_augmentation, normalise
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of

@@ -7,10 +7,9 @@ import pytest
 import torch
 from scipy import ndimage
 
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD, as_images
 from mcpmix.core.seeds import torch_rng
 from mcpmix.data.augment import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     Augmentation,
     Blur,
     Colour,
@@ -19,7 +18,6 @@ from mcpmix.data.augment import (
     apply_blur,
     apply_colour,
     apply_geometry,
-    as_images,
     denormalise,
     draw_augmentation,
     draw_blur,

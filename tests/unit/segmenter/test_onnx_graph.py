@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mcpmix.data.augment import IMAGENET_MEAN, IMAGENET_STD
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.data.sample import resize_image
 from mcpmix.segmenter.onnx import WholeSegmenter, resize_levels
 from mcpmix.segmenter.predict import Predictor

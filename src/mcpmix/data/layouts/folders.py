@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.pixels import ENDINGS
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.layouts.tables import GIVEN, Collection, Step, copy_files, given_parts, write_csv
-from mcpmix.data.sample import ENDINGS, Sample, read_image, read_mask, size_problems
+from mcpmix.data.sample import Sample, read_image, read_mask, size_problems
 from mcpmix.data.splits import PARTS, Split, read_lists, write_split
 
 MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_gt")

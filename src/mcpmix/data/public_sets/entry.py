@@ -6,8 +6,8 @@ from importlib import resources
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.pixels import ENDINGS
 from mcpmix.data.layouts.tables import Collection
-from mcpmix.data.sample import ENDINGS
 
 
 @dataclass(frozen=True)
