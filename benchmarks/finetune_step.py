@@ -56,7 +56,7 @@ class PlainLoop:
         self.masks = torch.from_numpy(arrays.masks).float()
         self.depths = torch.from_numpy(depths)
         self.schedule = noise_schedule(base.scheduler)
-        self.control = control_from_base(base, 2, self.settings.embedding_channels)
+        self.control = control_from_base(base)
         self.average = AveragedModel(self.control, multi_avg_fn=get_ema_multi_avg_fn(self.settings.ema_decay))
         self.optimiser = torch.optim.AdamW(
             self.control.parameters(), self.settings.learning_rate, weight_decay=1e-2

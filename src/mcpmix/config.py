@@ -141,8 +141,6 @@ class GeneratorValidationConfig(Section):
     """Steps between two looks; 0: none."""
     images: PositiveInt = 8
     """Held-out samples that are looked at."""
-    buckets: PositiveInt = 5
-    """Ranges of timesteps whose loss is given apart."""
     best_by: Literal["loss", "alignment"] = "loss"
     """What makes the best checkpoint: the lowest validation loss or the highest alignment."""
     use: Literal["last", "best"] = "last"
@@ -195,9 +193,6 @@ class FinetuneConfig(Section):
     lesion_weight: float = Field(default=1.0, ge=1)
     """How much more an error under the mask counts. Lesions are a small part of an image: with few steps a
     generator learns everything else first."""
-    embedding_channels: tuple[PositiveInt, ...] = (16, 32, 96, 256)
-    """Widths of the condition embedding; the last four make the eightfold down-sampling. A `start` has its
-    own."""
     augment: bool = True
     """Paired flips and quarter turns of image, mask and depth."""
     colour: float = Field(default=0.0, ge=0, le=1)
@@ -238,8 +233,6 @@ class AdmissionConfig(Section):
     alignment_quantile: Share = 0.25
     """Lowest alignment, as a quantile of the judge's cross-validated Dice on real training images; never
     below what it reaches with the masks of other groups."""
-    alignment_floor: Share = 0.1
-    """Lowest alignment, whatever the judge reaches on real images."""
     copy_quantile: Share = 0.95
     """Share of near-duplicates of real images that the copy check is to find, as long as it takes no more
     than one in a hundred real images of other groups for copies. 0: no image is a copy."""
@@ -259,8 +252,6 @@ class SynthesisConfig(Section):
     """Classifier-free guidance; 1 switches it off and halves the cost."""
     mask_guidance: float = Field(default=1.0, ge=1)
     """Guidance towards the mask: above 1, lesions come out more distinctly; one more pass per step."""
-    control_scale: PositiveFloat = 1.0
-    """Weight of the ControlNet's residuals."""
     strength: float = Field(default=1.0, gt=0, le=1)
     """1: from pure noise, as the paper; below 1: from the noised latents of the source image."""
     batch_size: PositiveInt = 16
@@ -276,8 +267,6 @@ class SynthesisConfig(Section):
     workers: PositiveInt = 1
     """Processes that make counterparts while the segmenter trains, with one CPU thread each. Results do not
     depend on it."""
-    ahead: PositiveInt = 8
-    """Batches of counterparts that may be made before training needs them. Results do not depend on it."""
     admission: AdmissionConfig = AdmissionConfig()
 
     @model_validator(mode="after")
@@ -328,8 +317,16 @@ class RLAConfig(Section):
     """auto: total possible travel of about 3.5 logits over the run."""
     spread: Share = 0.0
     """Half-width of the samples' shares around s, relative to s: 0, all take s (paper); 1, from U[0, 2s]."""
+    s_prior_max: Share | None = None
+    """Prior of s at the start, from which it falls to 0 at T; none: s_max."""
+    rho_prior_max: Share | None = None
+    """Prior of rho at the start; none: rho_max."""
     mmd_every: PositiveInt = 1
     """Evaluate the discrepancy on every k-th step."""
+    root: bool = False
+    """Whether the discrepancy is the MMD instead of its square."""
+    bandwidths: tuple[PositiveFloat, ...] = Field(default=(1.0,), min_length=1)
+    """Kernels of the MMD, as multiples of the median distance; their mean is taken."""
     features: str = "embedded"
     """phi: `embedded`, `resnet50` (torchvision, IMAGENET1K_V2) or a safetensors file of one."""
     fixed_rho: Share = 0.25
@@ -366,8 +363,6 @@ class EditorConfig(Section):
     """Guidance towards the instruction."""
     image_guidance: PositiveFloat = 1.5
     """Guidance towards the image."""
-    batch_size: PositiveInt = 4
-    """Images edited at once."""
 
 
 class TrainConfig(Section):

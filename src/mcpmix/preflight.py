@@ -26,7 +26,7 @@ from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.layouts.tables import Collection
 from mcpmix.data.likeness import Phi
-from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.planning import load_collection, make_split
 from mcpmix.data.splits import require_lesions
 from mcpmix.generator.bank import inspect_bank
 from mcpmix.networks.controlnet import require_fit
@@ -61,7 +61,7 @@ def memory_of_stages(config: Config, *, with_pairs: bool) -> dict[str, str]:
     plans: dict[str, Callable[[], str]] = {}
     large = False
     if with_pairs:
-        pipeline = build_meta(pipeline_configs(config.generator.base), 2, config.finetune.embedding_channels)
+        pipeline = build_meta(pipeline_configs(config.generator.base))
         large = parameter_count(pipeline.unet) > _LARGE
         plans["finetune"] = lambda: _finetune(config, pipeline, _precision(config, large))
         plans["synthesize"] = lambda: _synthesize(config, pipeline)
@@ -265,8 +265,7 @@ def _examine_data(config: Config, progress: Progress, found: list[Audit]) -> str
     found.append(Audit(facts, {}))
     _refuse_errors(found[-1])
     area_of = {item.sample.id: item.area for item in facts}
-    wanted = SplitPlan(**data.split.model_dump())
-    planned = make_split(collection, wanted, config.seed, lambda sample: area_of[sample.id])
+    planned = make_split(collection, data.split, config.seed, lambda sample: area_of[sample.id])
     require_lesions(area_of[name] > 0 for name in planned.split.validation)
     part_of = {name: part for part, ids in planned.split.parts().items() for name in ids}
     found[-1] = Audit(facts, part_of)

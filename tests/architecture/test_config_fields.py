@@ -1,4 +1,6 @@
-"""No dead settings: every field of the configuration is read by code outside of it.
+"""No dead settings, and no default in two places.
+
+Every field of the configuration is read by code outside of it.
 
 A field counts as read where a file that knows its section (reads `.train` or names `TrainConfig`) reads
 `.epochs`, or where the section is passed on as arguments, `f(**config.train.model_dump())`: a function
@@ -15,7 +17,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import mcpmix
-from mcpmix.config import Config
+from mcpmix.config import Config, RLAConfig
+from mcpmix.mixing.mcpmix import CosineMix, PairedUniform, StepwiseMix
+from mcpmix.mixing.rla import RLA
+from mcpmix.mixing.rla_mix import RLAMix
 
 PACKAGE = Path(mcpmix.__file__).parent
 
@@ -107,6 +112,20 @@ def test_every_setting_is_read_outside_the_configuration():
     assert len(sources) > 30
     unread = dead(found, [words_of(path.read_text(encoding="utf-8")) for path in sources])
     assert not unread, f"nobody reads: {', '.join(unread)}"
+
+
+def test_classes_that_users_call_have_the_defaults_of_the_configuration():
+    settings = RLAConfig().model_dump(exclude={"features"})
+    named = {"rho": settings["fixed_rho"], "gate_lr": settings["gate_learning_rate"]}
+    for function, count in ((RLA, 12), (RLAMix, 2), (PairedUniform, 2), (StepwiseMix, 1), (CosineMix, 1)):
+        defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.default is not parameter.empty
+        }
+        configured = {name: value for name, value in (settings | named).items() if name in defaults}
+        assert configured == {name: defaults[name] for name in configured}, function.__name__
+        assert len(configured) == count, f"{function.__name__}: {', '.join(configured)}"
 
 
 class Inner(BaseModel):

@@ -97,7 +97,6 @@ def test_memory_of_the_stages_is_known_without_weights(tmp_path):
         "train.arms=[mcpmix]",
         "data.size=64",
         "finetune.batch_size=1",
-        "finetune.embedding_channels=[16,32,96,256]",
         "finetune.gradient_checkpointing=true",
         "runtime.precision=bfloat16",
     )

@@ -26,7 +26,7 @@ from mcpmix.core.errors import ConfigError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
 from mcpmix.data.leakage import read_seen, write_seen
-from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.planning import load_collection, make_split
 from mcpmix.networks.diffusion import DiffusionBase, load_base
 from mcpmix.networks.weight_files import folder_digest, resolve
 
@@ -204,7 +204,7 @@ def _training_part(config: Config) -> list[Path]:
     collection = load_collection(
         data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups, decode=False
     )
-    planned = make_split(collection, SplitPlan(**data.split.model_dump()), config.seed)
+    planned = make_split(collection, data.split, config.seed)
     wanted = set(planned.split.train)
     return [sample.image for sample in collection.samples if sample.id in wanted]
 

@@ -9,7 +9,7 @@ from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, file_digest,
 from mcpmix.data.archives import MARK
 from mcpmix.data.index import build_index
 from mcpmix.data.phantom_set import write_phantom_set
-from mcpmix.data.planning import PlannedSplit, SplitPlan, load_collection, make_split
+from mcpmix.data.planning import PlannedSplit, load_collection, make_split
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import require_same_images, write_split
 
@@ -66,7 +66,7 @@ def _collect(config: Config, folder: Path, progress: Progress) -> tuple[Sequence
     collection = load_collection(
         data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
     )
-    return collection.samples, make_split(collection, SplitPlan(**data.split.model_dump()), config.seed)
+    return collection.samples, make_split(collection, data.split, config.seed)
 
 
 def _listing(place: Path) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcpmix.config import SplitConfig
 from mcpmix.core.errors import ConfigError, DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import public_sets as catalog
@@ -16,27 +17,6 @@ from mcpmix.data.sample import Sample, read_mask
 from mcpmix.data.splits import PARTS, Split, fold_split, group_split, hold_out, read_split, stratified_split
 
 FOLDER = "folder"
-
-
-@dataclass(frozen=True)
-class SplitPlan:
-    """How a data set is to be split.
-
-    Attributes:
-        file: JSON with the ids of each part; overrides everything else.
-        method: random, stratified, kfold, or the name of a split that comes with the data.
-        validation: share for choosing the checkpoint.
-        test: share for the final figures.
-        folds: number of folds of kfold.
-        fold: which fold is the test part, from 0.
-    """
-
-    file: Path | None = None
-    method: str = "random"
-    validation: float = 0.15
-    test: float = 0.2
-    folds: int = 5
-    fold: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +75,7 @@ def lesion_share(sample: Sample) -> float:
 
 
 def make_split(
-    collection: Collection, plan: SplitPlan, seed: int, area_of: Callable[[Sample], float] = lesion_share
+    collection: Collection, plan: SplitConfig, seed: int, area_of: Callable[[Sample], float] = lesion_share
 ) -> PlannedSplit:
     """Carry out a plan.
 
@@ -122,7 +102,7 @@ def make_split(
     return _named_split(collection, plan, seed)
 
 
-def _named_split(collection: Collection, plan: SplitPlan, seed: int) -> PlannedSplit:
+def _named_split(collection: Collection, plan: SplitConfig, seed: int) -> PlannedSplit:
     name = plan.method
     if name not in collection.splits:
         known = ", ".join(("random", "stratified", "kfold", *collection.splits))

@@ -104,9 +104,8 @@ def build_maker(
         settings=SamplingSettings(
             synthesis.steps,
             synthesis.guidance,
-            synthesis.control_scale,
-            synthesis.strength,
             synthesis.mask_guidance,
+            synthesis.strength,
         ),
         run_seed=config.seed,
     )

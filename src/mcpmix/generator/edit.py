@@ -17,14 +17,16 @@ from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.networks.editing import EditSettings, InstructEditor
+from mcpmix.networks.editing import InstructEditor
 from mcpmix.networks.weight_files import folder_digest, resolve
+
+_BATCH = 4  # images edited at once: 512 px fit into 8 GB
 
 
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the edits depend on."""
     settings = {
-        "editor": config.editor.model_dump(mode="json", exclude={"batch_size"}),
+        "editor": config.editor.model_dump(mode="json"),
         "weights": folder_digest(resolve(_model(config), "pipeline")),
         "size": config.data.size,
     }
@@ -56,16 +58,17 @@ def run(
         todo = [request for request, path in places.items() if not path.exists()]
         arrays = load_arrays(records, config.data.size, cache_of(dataset.folder))
         editor = InstructEditor(resolve(_model(config), "pipeline"), runtime.device, runtime.precision)
-        how = EditSettings(settings.steps, settings.guidance, settings.image_guidance)
         with progress.track("edit", len(places), len(places) - len(todo)) as advance:
-            for start in range(0, len(todo), settings.batch_size):
-                chunk = todo[start : start + settings.batch_size]
+            for start in range(0, len(todo), _BATCH):
+                chunk = todo[start : start + _BATCH]
                 pixels = np.stack([arrays.images[index] for index, _ in chunk])
                 edited = editor.edit(
                     as_images(pixels),
                     [settings.instructions[number] for _, number in chunk],
                     [seed_for("edit", config.seed, records[index].id, number) for index, number in chunk],
-                    how,
+                    steps=settings.steps,
+                    guidance=settings.guidance,
+                    image_guidance=settings.image_guidance,
                 )
                 for request, image in zip(chunk, edited, strict=True):
                     _write(places[request], image)

@@ -224,7 +224,7 @@ def build_networks(base: DiffusionBase, settings: FinetuneConfig, runtime: Runti
         runtime: the precision in which frozen weights are kept.
     """
     control = (
-        control_from_base(base, 2, settings.embedding_channels)
+        control_from_base(base)
         if settings.start is None
         else control_from_start(base, resolve(settings.start, "control"))
     ).to(runtime.device)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.config import Config
+from mcpmix.config import Config, JudgeConfig
 from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
@@ -37,33 +36,8 @@ _WARMUP = 0.1  # share of the steps in which the learning rate rises
 _ROTATE, _SCALE = 180.0, 0.3  # degrees and relative size: there is no upright in an endoscope
 _GAIN = 0.4  # spread of the logarithm of a channel's gain at colour 1
 _BATCH = 16  # images judged at once
+_FLOOR = 0.1  # lowest alignment that is ever asked for, however weak the judge is
 _MOST_COMPARED = 200  # images whose masks are exchanged for the level of chance
-
-
-@dataclass(frozen=True)
-class JudgeSettings:
-    """How a judge is trained.
-
-    Attributes:
-        network: a name of the segmenters' registry.
-        variant: its size or encoder.
-        weights: what it starts from, as `segmenter.weights`; None: from scratch.
-        steps: optimiser steps of each fold's network.
-        batch_size: images per step.
-        learning_rate: highest rate of AdamW.
-        folds: networks; no more than there are groups.
-        colour: strength of the colour variation in training, 0 to 1. Synthetic images come in colours that
-            the few real ones lack; a judge that never saw such a colour would fail on all of them.
-    """
-
-    network: str = "segformer"
-    variant: str = "nano"
-    weights: str | None = None
-    steps: int = 250
-    batch_size: int = 8
-    learning_rate: float = 3e-3
-    folds: int = 2
-    colour: float = 1.0
 
 
 class Judge:
@@ -96,7 +70,7 @@ class Judge:
         """Cross-validated Dice of the real training images, N values in [0, 1], in the order of their ids."""
         return np.array([self.real[name] for name in sorted(self.real)])
 
-    def threshold(self, quantile: float, floor: float) -> float:
+    def threshold(self, quantile: float) -> float:
         """The Dice below which a synthetic image is rejected.
 
         Never below `chance`: lesions are large and often in the middle, so that what the judge finds overlaps
@@ -105,9 +79,8 @@ class Judge:
         Args:
             quantile: of the cross-validated Dice on real images: 0.25 asks of a synthetic image what three
                 quarters of the real ones reach.
-            floor: never below this, however weak the judge is.
         """
-        return max(floor, self.chance, float(np.quantile(self.real_dice, quantile)))
+        return max(_FLOOR, self.chance, float(np.quantile(self.real_dice, quantile)))
 
     def probabilities(self, images: Pixels, groups: Sequence[str] | None = None) -> npt.NDArray[np.float32]:
         """Lesion probabilities, B,S,S float32.
@@ -221,7 +194,7 @@ def deal_folds(groups: Sequence[str], folds: int, seed: int) -> dict[str, int]:
 def train_judge(
     arrays: Arrays,
     groups: Sequence[str],
-    settings: JudgeSettings,
+    settings: JudgeConfig,
     *,
     seed: int,
     device: torch.device | str = "cpu",
@@ -233,7 +206,6 @@ def train_judge(
     Args:
         arrays: real training images and masks.
         groups: the group of each image.
-        settings: see JudgeSettings.
         seed: root of its random streams.
         device: where to train.
         folder: gets checkpoints while it is trained, then the networks; one that holds a finished judge is
@@ -278,13 +250,13 @@ def load_judge(folder: Path, device: torch.device | str = "cpu") -> Judge:
     return Judge(networks, fold_of, real, chance, device)
 
 
-def _save(judge: Judge, size: int, settings: JudgeSettings, folder: Path) -> None:
+def _save(judge: Judge, size: int, settings: JudgeConfig, folder: Path) -> None:
     """Networks first, the facts last: a folder with facts is complete."""
     for fold, network in enumerate(judge.networks):
         description = {"name": settings.network, "variant": settings.variant, "size": size}
         save_segmenter(network, folder / f"fold-{fold}", description)
     facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
-    write_json(folder / _FACTS, {**facts, "settings": asdict(settings)})
+    write_json(folder / _FACTS, {**facts, "settings": settings.model_dump()})
     for fold in range(len(judge.networks)):
         (folder / f"fold-{fold}" / _CHECKPOINT).unlink(missing_ok=True)
 
@@ -292,7 +264,7 @@ def _save(judge: Judge, size: int, settings: JudgeSettings, folder: Path) -> Non
 def _train_fold(
     arrays: Arrays,
     chosen: npt.NDArray[np.intp],
-    settings: JudgeSettings,
+    settings: JudgeConfig,
     seed: int,
     device: torch.device | str,
     folder: Path,
@@ -330,7 +302,7 @@ def _loss(
     network: nn.Module,
     images: Tensor,
     masks: Tensor,
-    settings: JudgeSettings,
+    settings: JudgeConfig,
     rng: torch.Generator,
     device: torch.device | str,
 ) -> Tensor:
@@ -396,7 +368,7 @@ def run(
         judge = train_judge(
             load_arrays(records, config.data.size, cache_of(dataset.folder)),
             [record.group for record in records],
-            JudgeSettings(**config.synthesis.admission.judge.model_dump()),
+            config.synthesis.admission.judge,
             seed=config.seed,
             device=runtime.device,
             folder=space.folder,

@@ -29,6 +29,7 @@ from mcpmix.generator.ledger import admitted_replicas, read_rows
 from mcpmix.generator.workers import Pool, WorkerPool
 
 Replicas = npt.NDArray[np.int64]
+_AHEAD = 8  # batches that may be made before training needs them; results do not depend on it
 
 EFFORT_LAG = 2
 """Epochs between a gate and the effort that follows it: the images of the next epoch are made during this
@@ -422,7 +423,7 @@ def _making(
     pool = WorkerPool(
         partial(make_maker, config, folders.control, train, folders.depth),
         workers=synthesis.workers,
-        slots=synthesis.ahead,
+        slots=_AHEAD,
         batch_size=synthesis.batch_size,
         size=config.data.size,
     )
@@ -432,7 +433,7 @@ def _making(
         order,
         epochs=config.train.epochs + config.train.tail_epochs,
         batch_size=synthesis.batch_size,
-        ahead=max(synthesis.ahead, synthesis.workers) * synthesis.batch_size,
+        ahead=max(_AHEAD, synthesis.workers) * synthesis.batch_size,
         stored=bank.images if bank is not None else None,
     )
 

@@ -152,7 +152,7 @@ class _Work:
         trained = load_judge(judge.folder, device)
         copies = CopyCheck(phi, self.arrays, groups, held_out, seed=self.config.seed, device=device)
         thresholds = Thresholds(
-            alignment=trained.threshold(settings.alignment_quantile, settings.alignment_floor),
+            alignment=trained.threshold(settings.alignment_quantile),
             copy=copies.limits(settings.copy_quantile, self.config.synthesis.strength),
             exposure=ExposureLimits.of(self.arrays.images, settings.exposure_tolerance),
         )
@@ -161,7 +161,7 @@ class _Work:
     def bank(self, folder: Path, ledger: Ledger) -> Bank:
         """The bank in a folder."""
         synthesis = self.config.synthesis
-        names = ("steps", "guidance", "mask_guidance", "control_scale", "strength")
+        names = ("steps", "guidance", "mask_guidance", "strength")
         facts = {name: getattr(synthesis, name) for name in names} | {"generator": self.generator.digest}
         if self.judge is not None:
             facts["judge"] = self.judge.digest

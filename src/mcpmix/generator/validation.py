@@ -38,7 +38,8 @@ LAST = "controlnet-last"
 USED = "controlnet"
 _STEP = "step.json"
 # Not those of the synthesis: whoever tries other settings there should not have to train again.
-_SAMPLING = SamplingSettings(steps=12, guidance=2.0)
+_SAMPLING = SamplingSettings(steps=12, guidance=2.0, mask_guidance=1.0, strength=1.0)
+_BUCKETS = 5  # ranges of timesteps whose loss is logged apart
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Validator:
 
     def _losses(self) -> list[float]:
         """Mean squared error of each range of timesteps, at its middle; unweighted."""
-        data, buckets, size = self.held_out, self.settings.buckets, self.config.finetune.batch_size
+        data, buckets, size = self.held_out, _BUCKETS, self.config.finetune.batch_size
         unet, control = self.networks.averaged_unet, self.networks.averaged_control
         schedule = self.networks.schedule
         errors = []
@@ -161,7 +162,7 @@ class Validator:
 
     def _batch(self, rows: Tensor) -> Batch:
         """Row r is sample r // buckets at the middle of bucket r % buckets, with noise of its own."""
-        data, buckets = self.held_out, self.settings.buckets
+        data, buckets = self.held_out, _BUCKETS
         sample, bucket = rows // buckets, rows % buckets
         tuned = self.config.finetune
         shown = condition(data.masks, data.depths, tuned.condition, tuned.depth_under_mask)

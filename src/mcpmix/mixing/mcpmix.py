@@ -71,13 +71,13 @@ class PairedUniform(FixedStrategy):
     Args:
         s_max: Largest synthetic share, in (0, 1].
         rho: Weight of the mixed loss, in [0, 1]; the real loss has `1 - rho`. The paper gives none for this
-            arm; 0.5 counts real and mixed alike, and is the bound of RLA.
+            arm; 0.25 is where RLA starts.
     """
 
     needs_pairs: ClassVar[bool] = True
     search: ClassVar[Search] = {"s_max": (0.3, 0.5, 0.7), "rho": (0.25, 0.5)}
 
-    def __init__(self, s_max: float = 0.7, rho: float = 0.5) -> None:
+    def __init__(self, s_max: float = 0.7, rho: float = 0.25) -> None:
         super().__init__()
         problems = []
         if not 0.0 < s_max <= 1.0:
@@ -105,7 +105,7 @@ class ScheduledMix(FixedStrategy):
 
     needs_pairs: ClassVar[bool] = True
 
-    def __init__(self, epochs: int, rho: float = 0.5) -> None:
+    def __init__(self, epochs: int, rho: float = 0.25) -> None:
         super().__init__()
         problems = []
         if epochs < 1:

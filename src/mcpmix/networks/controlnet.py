@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from diffusers import ControlNetModel
+from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import nn
 
 from mcpmix.core.errors import ModelError, bullet_list
@@ -14,6 +14,7 @@ from mcpmix.networks.diffusion import DECODER_FILE, DiffusionBase
 
 # What a ControlNet has in common with the UNet whose encoder it began as.
 _SHARED = ("in_channels", "block_out_channels", "down_block_types", "layers_per_block", "cross_attention_dim")
+CONDITIONS = 2  # channels of the condition: mask and depth
 # What diffusers assumes where an old configuration file, as some published ones are, does not say it.
 _PUBLISHED_CHANNELS, _PUBLISHED_WIDTHS = 3, (16, 32, 96, 256)
 
@@ -31,20 +32,26 @@ def load_control(folder: Path) -> ControlNetModel:
     return control
 
 
+def embedding_widths(unet: UNet2DConditionModel) -> tuple[int, ...]:
+    """Widths of the condition embedding: the published ones, none wider than the UNet's first block."""
+    return tuple(min(width, unet.config.block_out_channels[0]) for width in _PUBLISHED_WIDTHS)
+
+
 def control_from_base(
-    base: DiffusionBase, condition_channels: int, embedding: Sequence[int]
+    base: DiffusionBase, condition_channels: int = CONDITIONS, embedding: Sequence[int] | None = None
 ) -> ControlNetModel:
     """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
 
     Args:
         base: where the encoder weights come from.
         condition_channels: channels of the condition image; mask and depth make 2.
-        embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x).
+        embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x). None:
+            see `embedding_widths`.
     """
     control: ControlNetModel = ControlNetModel.from_unet(
         base.unet,
         conditioning_channels=condition_channels,
-        conditioning_embedding_out_channels=tuple(embedding),
+        conditioning_embedding_out_channels=tuple(embedding or embedding_widths(base.unet)),
     )
     return control.train().requires_grad_(True)
 

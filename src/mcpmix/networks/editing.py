@@ -4,7 +4,6 @@ The pipeline knows nothing of masks: DiffuseMix trains on its edits under the ma
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,21 +11,6 @@ from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPi
 from torch import Tensor
 
 from mcpmix.core.errors import ModelError
-
-
-@dataclass(frozen=True)
-class EditSettings:
-    """How images are edited.
-
-    Attributes:
-        steps: denoising steps.
-        guidance: towards the instruction.
-        image_guidance: towards the image.
-    """
-
-    steps: int = 100
-    guidance: float = 4.0
-    image_guidance: float = 1.5
 
 
 class InstructEditor:
@@ -71,7 +55,14 @@ class InstructEditor:
 
     @torch.no_grad()
     def edit(
-        self, images: Tensor, instructions: Sequence[str], seeds: Sequence[int], settings: EditSettings
+        self,
+        images: Tensor,
+        instructions: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        steps: int,
+        guidance: float,
+        image_guidance: float,
     ) -> Tensor:
         """Edit each image by its own instruction.
 
@@ -79,7 +70,9 @@ class InstructEditor:
             images: B,3,H,W in [0, 1].
             instructions: B texts.
             seeds: B seeds; each image's noise comes from its own.
-            settings: see EditSettings.
+            steps: denoising steps.
+            guidance: towards the instruction.
+            image_guidance: towards the image.
 
         Returns:
             B,3,H,W in [0, 1], float32 on the CPU.
@@ -96,9 +89,9 @@ class InstructEditor:
         edited: Tensor = self.pipeline(
             prompt=list(instructions),
             image=images.to(self.pipeline.device, self.precision),
-            num_inference_steps=settings.steps,
-            guidance_scale=settings.guidance,
-            image_guidance_scale=settings.image_guidance,
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            image_guidance_scale=image_guidance,
             generator=[torch.Generator().manual_seed(seed) for seed in seeds],
             output_type="pt",
         ).images

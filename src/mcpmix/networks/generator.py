@@ -31,17 +31,15 @@ class SamplingSettings:
     Attributes:
         steps: denoising steps of DPM-Solver++.
         guidance: classifier-free guidance; 1 needs no unconditional pass.
-        control_scale: weight of the ControlNet's residuals.
         strength: 1 starts from noise; below 1 from the noised latents of the source images.
         mask_guidance: how far to go from what the mask's absence would give to what the mask gives; 1 adds
             nothing and costs nothing, above 1 takes one more pass and paints the lesion more distinctly.
     """
 
-    steps: int = 12
-    guidance: float = 1.5
-    control_scale: float = 1.0
-    strength: float = 1.0
-    mask_guidance: float = 1.0
+    steps: int
+    guidance: float
+    mask_guidance: float
+    strength: float
 
 
 class Generator:
@@ -82,7 +80,7 @@ class Generator:
         guides = self._guides(prompts, condition, settings)
         with _embedded_once(self.control, guides.condition):
             for t in scheduler.timesteps[first:]:
-                prediction = self._predict(latents, t, guides, settings.control_scale)
+                prediction = self._predict(latents, t, guides)
                 latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
         images = decode_latents(self.base.vae, latents)
         return (images.float().cpu() + 1) / 2
@@ -136,12 +134,10 @@ class Generator:
             self._embeddings.update(zip(missing, embed_prompts(self.base, missing), strict=True))
         return torch.stack([self._embeddings[prompt] for prompt in prompts])
 
-    def _predict(self, latents: Tensor, t: Tensor, guides: "Guides", control_scale: float) -> Tensor:
+    def _predict(self, latents: Tensor, t: Tensor, guides: "Guides") -> Tensor:
         """The UNet's answer, guided; all that is asked goes through the networks as one batch."""
         inputs = latents.repeat(len(guides.weights), 1, 1, 1)
-        down, middle = self.control(
-            inputs, t, guides.text, guides.condition, conditioning_scale=control_scale, return_dict=False
-        )
+        down, middle = self.control(inputs, t, guides.text, guides.condition, return_dict=False)
         prediction: Tensor = self.base.unet(
             inputs,
             t,

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from mcpmix.core.errors import ModelError
+from mcpmix.networks.controlnet import CONDITIONS, embedding_widths
 from mcpmix.networks.diffusion import decoder_of, shrinkage
 from mcpmix.networks.weight_files import resolve, split_pin
 
@@ -136,13 +137,8 @@ def pipeline_configs(source: str) -> PipelineConfigs:
     return PipelineConfigs(*read)
 
 
-def build_meta(configs: PipelineConfigs, condition_channels: int, embedding: Sequence[int]) -> MetaPipeline:
+def build_meta(configs: PipelineConfigs) -> MetaPipeline:
     """All networks of stage 2, without memory for their weights.
-
-    Args:
-        configs: of the pipeline.
-        condition_channels: channels of the ControlNet's condition; mask and depth make 2.
-        embedding: widths of its condition embedding.
 
     Raises:
         ModelError: the configuration is not one of a known pipeline.
@@ -158,8 +154,8 @@ def build_meta(configs: PipelineConfigs, condition_channels: int, embedding: Seq
             CLIPTextModel(CLIPTextConfig.from_dict(dict(configs.text_encoder))),
             ControlNetModel.from_unet(
                 unet,
-                conditioning_channels=condition_channels,
-                conditioning_embedding_out_channels=tuple(embedding),
+                conditioning_channels=CONDITIONS,
+                conditioning_embedding_out_channels=embedding_widths(unet),
             ),
         )
 

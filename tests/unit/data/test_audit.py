@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from mcpmix.config import SplitConfig
 from mcpmix.data.audit import Audit, Severity, inspect, inspect_all
 from mcpmix.data.index import build_index
 from mcpmix.data.likeness import fingerprint, matches
-from mcpmix.data.planning import SplitPlan, load_collection, make_split
+from mcpmix.data.planning import load_collection, make_split
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import Split
 from mcpmix.report.audit import as_lines, as_page
@@ -264,8 +265,8 @@ def test_frames_of_cvc_clinicdb_leak_and_sequences_do_not():
         return Audit(facts, parts).leaking_share("test")
 
     frames = [Sample(item.id, item.image, item.mask, item.id, "x") for item in collection.samples]
-    assert share(SplitPlan(), collection.samples) == 0
-    assert share(SplitPlan(), frames) > 0.2
+    assert share(SplitConfig(), collection.samples) == 0
+    assert share(SplitConfig(), frames) > 0.2
 
 
 @pytest.mark.slow

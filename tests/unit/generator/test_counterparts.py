@@ -28,7 +28,7 @@ def make_maker(models, appearance=()):
         under_mask="keep",
         prompt="a polyp.",
         appearance=appearance,
-        settings=SamplingSettings(steps=1, guidance=1.0),
+        settings=SamplingSettings(steps=1, guidance=1.0, mask_guidance=1.0, strength=1.0),
         run_seed=5,
     )
 

@@ -50,7 +50,6 @@ def steps(base, data, make_config, tmp_path):
     def run(*overrides, runtime=FLOAT32, exact=True, count=2, processes=None):
         config = make_config(
             tmp_path,
-            "finetune.embedding_channels=[4, 4, 4, 4]",
             "finetune.warmup_steps=0",
             *overrides,
         )

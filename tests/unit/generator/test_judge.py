@@ -3,11 +3,11 @@ import pytest
 import torch
 from torch import nn
 
+from mcpmix.config import JudgeConfig
 from mcpmix.core.errors import DataError, ModelError
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.judge import (
     Judge,
-    JudgeSettings,
     chance_dice,
     deal_folds,
     dice_of,
@@ -94,9 +94,9 @@ def test_contrast_is_the_difference_of_probabilities():
 
 def test_threshold_is_a_quantile_of_real_dice_but_not_below_the_floor():
     judge = Judge([Bright(0)], {}, {"a": 0.2, "b": 0.4, "c": 0.8})
-    assert judge.threshold(0.5, 0.1) == pytest.approx(0.4)
-    assert judge.threshold(0.0, 0.3) == pytest.approx(0.3)
-    assert Judge([Bright(0)], {}, {"a": 0.2}, chance=0.35).threshold(0.5, 0.3) == pytest.approx(0.35)
+    assert judge.threshold(0.5) == pytest.approx(0.4)
+    assert judge.threshold(0.0) == pytest.approx(0.2)
+    assert Judge([Bright(0)], {}, {"a": 0.2}, chance=0.35).threshold(0.5) == pytest.approx(0.35)
     assert judge.real_dice.tolist() == [0.2, 0.4, 0.8]
 
 
@@ -121,7 +121,7 @@ def train_set():
     return Arrays(("a0", "a1", "b0", "b1"), images, masks), ["a", "a", "b", "b"]
 
 
-SETTINGS = JudgeSettings(steps=40, batch_size=4, colour=0.3)
+SETTINGS = JudgeConfig(steps=40, batch_size=4, colour=0.3)
 
 
 def test_it_learns_from_one_group_to_find_lesions_of_another_and_is_read_again(tmp_path):
@@ -139,7 +139,7 @@ def test_it_learns_from_one_group_to_find_lesions_of_another_and_is_read_again(t
 
 def test_a_judge_cut_short_goes_on_to_the_same_weights(tmp_path):
     arrays, groups = train_set()
-    settings = JudgeSettings(steps=4, batch_size=2)
+    settings = JudgeConfig(steps=4, batch_size=2)
     whole = train_judge(arrays, groups, settings, seed=1, folder=tmp_path / "whole")
 
     class Kill:

@@ -36,7 +36,6 @@ def validated(make_config, tmp_path_factory):
         tmp_path_factory.mktemp("validated"),
         "finetune.validation.every=1",
         "finetune.validation.images=2",
-        "finetune.validation.buckets=3",
         "finetune.validation.use=best",
         "finetune.condition=mask",
         "finetune.save_every=50",
@@ -55,7 +54,7 @@ def test_each_validation_leaves_a_row_and_a_grid(validated):
 
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
-        assert len(row["buckets"]) == 3
+        assert len(row["buckets"]) == 5
         assert row["loss"] == pytest.approx(np.mean(row["buckets"]), rel=1e-4)
         assert -1 <= row["alignment"] <= 1
         assert row["alignment_by"] == "swap"
@@ -68,16 +67,15 @@ def test_a_batch_holds_each_sample_at_the_middle_of_each_bucket(make_config, tmp
     class Networks:
         schedule = NoiseSchedule(torch.linspace(0.9, 0.1, 1000), "epsilon")
 
-    validated = ("finetune.validation.every=1", "finetune.validation.buckets=4")
-    config = make_config(tmp_path, *validated, f"finetune.depth_under_mask={way}")
+    config = make_config(tmp_path, "finetune.validation.every=1", f"finetune.depth_under_mask={way}")
     masks = torch.eye(8).expand(3, 8, 8)
     held_out = HeldOut(("a", "b", "c"), None, torch.arange(3.0).view(3, 1, 1, 1), masks, 0.5 * masks)
     validator = Validator(Networks, held_out, torch.ones(1, 2, 5), config, tmp_path, None)
-    whole, part = validator._batch(torch.arange(12)), validator._batch(torch.tensor([6]))
+    whole, part = validator._batch(torch.arange(15)), validator._batch(torch.tensor([6]))
 
-    assert whole.t.tolist() == [125, 375, 625, 875] * 3
-    assert whole.clean.flatten().tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
-    assert len(set(whole.noise.flatten().tolist())) == 12
+    assert whole.t.tolist() == [100, 300, 500, 700, 900] * 3
+    assert whole.clean.flatten().tolist() == [0.0] * 5 + [1.0] * 5 + [2.0] * 5
+    assert len(set(whole.noise.flatten().tolist())) == 15
     assert torch.equal(whole.shown[0, 0], masks[0])
     assert torch.equal(whole.shown[0, 1], 0.5 * masks[0]) == (way == "keep")
     assert torch.equal(part.noise[0], whole.noise[6])  # whatever batch it is in

@@ -11,9 +11,9 @@ from diffusers import (
 
 from mcpmix.core.errors import ModelError
 from mcpmix.networks import blueprints
-from mcpmix.networks.editing import EditSettings, InstructEditor
+from mcpmix.networks.editing import InstructEditor
 
-FEW = EditSettings(steps=2)
+FEW = {"steps": 2, "guidance": 4.0, "image_guidance": 1.5}
 
 
 def tiny_pipeline(channels_factor=2):
@@ -55,7 +55,7 @@ def images(count):
 
 
 def test_edits_have_the_shape_and_range_of_images(editor):
-    edited = editor.edit(images(2), ["autumn", "snowy"], [3, 4], FEW)
+    edited = editor.edit(images(2), ["autumn", "snowy"], [3, 4], **FEW)
     assert edited.shape == (2, 3, 64, 64)
     assert edited.dtype == torch.float32
     assert 0 <= edited.min() <= edited.max() <= 1
@@ -65,16 +65,16 @@ def test_edits_have_the_shape_and_range_of_images(editor):
 
 def test_an_edit_depends_on_its_own_seed_image_and_instruction_only(editor):
     pictures = images(2)
-    both = editor.edit(pictures, ["autumn", "snowy"], [3, 4], FEW)
-    alone = editor.edit(pictures[1:], ["snowy"], [4], FEW)
+    both = editor.edit(pictures, ["autumn", "snowy"], [3, 4], **FEW)
+    alone = editor.edit(pictures[1:], ["snowy"], [4], **FEW)
     torch.testing.assert_close(both[1:], alone, atol=1e-4, rtol=0)
-    other = editor.edit(pictures[1:], ["snowy"], [5], FEW)
+    other = editor.edit(pictures[1:], ["snowy"], [5], **FEW)
     assert (other - alone).abs().max() > 1e-3
 
 
 def test_sides_that_do_not_fit_are_refused(editor):
     with pytest.raises(ModelError, match="multiples of"):
-        editor.edit(torch.zeros(1, 3, 60, 64), ["autumn"], [0], FEW)
+        editor.edit(torch.zeros(1, 3, 60, 64), ["autumn"], [0], **FEW)
 
 
 def test_another_kind_of_pipeline_is_refused(tmp_path):

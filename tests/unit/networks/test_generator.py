@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -24,7 +26,7 @@ def condition():
 
 
 PROMPTS = ["a polyp", "a lesion", "a polyp"]
-SETTINGS = SamplingSettings(steps=2, guidance=2.0)
+SETTINGS = SamplingSettings(steps=2, guidance=2.0, mask_guidance=1.0, strength=1.0)
 
 
 def test_same_call_same_bits(generator, condition):
@@ -46,7 +48,7 @@ def test_the_condition_is_embedded_once_whatever_the_number_of_steps(generator, 
     calls = []
     hook = embedding.register_forward_hook(lambda *_: calls.append(1))
     try:
-        generator.sample(condition, PROMPTS, [1, 2, 3], SamplingSettings(steps=3, guidance=2.0))
+        generator.sample(condition, PROMPTS, [1, 2, 3], replace(SETTINGS, steps=3))
     finally:
         hook.remove()
     assert len(calls) == 1
@@ -68,8 +70,8 @@ def test_guidance_of_text_and_mask_worked_by_hand(generator, condition):
 
     @torch.no_grad()
     def answer(prompts, shown, **guidance):
-        guides = generator._guides(prompts, shown, SamplingSettings(**{"guidance": 1.0, **guidance}))
-        return generator._predict(latents, t, guides, 1.0)
+        guides = generator._guides(prompts, shown, replace(SETTINGS, **{"guidance": 1.0, **guidance}))
+        return generator._predict(latents, t, guides)
 
     blank = condition.clone()
     blank[:, 0] = 0
@@ -84,8 +86,8 @@ def test_guidance_of_text_and_mask_worked_by_hand(generator, condition):
 
 def test_low_strength_stays_near_the_source(generator, condition):
     sources = torch.rand(3, 3, 64, 64)
-    weak = SamplingSettings(steps=8, guidance=1.0, strength=0.13)
-    strong = SamplingSettings(steps=8, guidance=1.0, strength=0.9)
+    weak = replace(SETTINGS, steps=8, guidance=1.0, strength=0.13)
+    strong = replace(SETTINGS, steps=8, guidance=1.0, strength=0.9)
     vae = generator.base.vae
     nothing = (decode_latents(vae, encode_images(vae, sources * 2 - 1)) + 1) / 2
     near = generator.sample(condition, PROMPTS, [1, 2, 3], weak, sources)
@@ -95,7 +97,7 @@ def test_low_strength_stays_near_the_source(generator, condition):
 
 def test_low_strength_without_sources_says_what_to_do(generator, condition):
     with pytest.raises(ModelError, match="pass them as `sources`"):
-        generator.sample(condition, PROMPTS, [1, 2, 3], SamplingSettings(strength=0.5))
+        generator.sample(condition, PROMPTS, [1, 2, 3], replace(SETTINGS, strength=0.5))
 
 
 def test_wrong_size_proposes_the_right_one(generator):

@@ -21,12 +21,10 @@ from mcpmix.networks.memory import (
     training_plan,
 )
 
-EMBEDDING = (16, 32, 96, 256)
-
 
 @pytest.fixture(scope="module")
 def sd15():
-    return build_meta(pipeline_configs(STABLE_DIFFUSION), 2, EMBEDDING)
+    return build_meta(pipeline_configs(STABLE_DIFFUSION))
 
 
 def test_parameter_counts_are_those_of_the_published_weights(sd15):
@@ -61,7 +59,7 @@ def test_nothing_of_it_is_in_memory(sd15):
 
 def test_the_configuration_of_a_folder_is_read_from_it(random_models):
     configs = pipeline_configs(str(random_models / "pipeline"))
-    built = build_meta(configs, 2, (8, 16, 24, 48))
+    built = build_meta(configs)
     base = load_base(random_models / "pipeline")
     assert parameter_count(built.unet) == parameter_count(base.unet)
     assert parameter_count(built.vae) == parameter_count(base.vae)
@@ -76,7 +74,7 @@ def test_damaged_and_unknown_configurations(tmp_path):
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text(json.dumps({"_class_name": "Other"}))
     with pytest.raises(ModelError, match="Unknown autoencoder 'Other'"):
-        build_meta(pipeline_configs(str(tmp_path)), 2, EMBEDDING)
+        build_meta(pipeline_configs(str(tmp_path)))
 
 
 # --- memory ----------------------------------------------------------------------------------------------
@@ -139,11 +137,11 @@ def plan(**changes):
         "checkpointing": False,
         "optimiser": "adamw",
     }
-    return finetune_plan(build_meta(SMALL, 2, (8, 8, 8, 8)), **settings | changes).parts
+    return finetune_plan(build_meta(SMALL), **settings | changes).parts
 
 
 def test_the_plan_of_the_fine_tuning_follows_its_settings():
-    pipeline = build_meta(SMALL, 2, (8, 8, 8, 8))
+    pipeline = build_meta(SMALL)
     control, unet = parameter_count(pipeline.control), parameter_count(pipeline.unet)
     full = plan()
     assert full["weights"] == 4 * (control + unet)
@@ -163,7 +161,7 @@ def test_activations_are_those_of_a_real_step():
     torch.manual_seed(0)
     unet = UNet2DConditionModel.from_config(SMALL.unet).train().requires_grad_(False)
     control = ControlNetModel.from_unet(
-        unet, conditioning_channels=2, conditioning_embedding_out_channels=(8, 8, 8, 8)
+        unet, conditioning_channels=2, conditioning_embedding_out_channels=(16, 32, 32, 32)
     ).train()
     for parameter in control.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
@@ -180,7 +178,7 @@ def test_activations_are_those_of_a_real_step():
 
 
 def test_sampling_needs_all_networks_and_more_with_guidance():
-    pipeline = build_meta(SMALL, 2, (8, 8, 8, 8))
+    pipeline = build_meta(SMALL)
     networks = (pipeline.unet, pipeline.control, pipeline.vae, pipeline.text_encoder)
     alone = synthesis_plan(pipeline, image_size=64, batch_size=4, passes=1)
     assert alone.parts["weights"] == 4 * sum(map(parameter_count, networks))
