@@ -1,14 +1,14 @@
-"""Is this folder one that SegFormer can start from? Answered before training, from the head of its files.
+"""SegFormer, and whether a folder of weights is one that it can start from.
 
 transformers itself takes a folder of any other network too: it starts the tensors that it misses at random,
-and so would train from scratch under the name of pretrained weights.
+and so would train from scratch under the name of pretrained weights. So folders are checked first, from the
+heads of their files.
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,80 +20,6 @@ from transformers.utils import logging
 from mcpmix.core.errors import ConfigError, ModelError
 from mcpmix.networks.weight_files import resolve, resolve_file
 
-_TYPE = "segformer"
-_ENCODER = "segformer."  # with which the names of its tensors begin
-_EXPECTED = (
-    "Expected a folder with config.json and model.safetensors, as save_pretrained of a SegFormer writes it"
-)
-
-
-def require_segformer(source: str, variant: str, wanted: SegformerConfig) -> Path:
-    """The folder of weights that SegFormer can start from; anything else is refused.
-
-    Args:
-        source: as configured: a hub id that is on this machine or a folder, perhaps with a pin.
-        variant: of the segmenter that shall start from it.
-        wanted: the configuration of that variant.
-
-    Raises:
-        ModelError: nothing of that name is here; it is a file, or a folder of another network or variant; its
-            files are missing, damaged or pickles.
-    """
-    file = resolve_file(source)
-    if file is not None:
-        raise ModelError(f"{file} is a file. {_EXPECTED}.")
-    folder = resolve(source, "segmenter")
-    _compare(folder, _read_config(folder / "config.json"), variant, wanted)
-    names = {name for path in _weight_files(folder) for name in _tensors(path)}
-    if not any(name.startswith(_ENCODER) for name in names):
-        few = ", ".join(sorted(names)[:3]) or "none"
-        raise ModelError(f"{folder} holds no tensors of a SegFormer, but others ({few} ...). {_EXPECTED}.")
-    return folder
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ModelError(f"{path.parent} has no {path.name}. {_EXPECTED}.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is damaged ({error}). Copy the folder again.") from error
-    return found if isinstance(found, dict) else {}
-
-
-def _compare(folder: Path, found: dict[str, Any], variant: str, wanted: SegformerConfig) -> None:
-    if found.get("model_type") != _TYPE:
-        what = f"is of another kind of network ({found.get('model_type') or 'unnamed'})"
-        if {"name", "variant"} <= found.keys():
-            what = f"is a segmenter that mcpmix trained ({found['name']} {found['variant']})"
-        raise ModelError(f"{folder} {what}; SegFormer cannot start from it. {_EXPECTED}.")
-    for key in ("depths", "hidden_sizes"):
-        there = found.get(key, getattr(SegformerConfig(), key))  # what a file leaves out is the default
-        if list(there) != list(getattr(wanted, key)):
-            raise ModelError(
-                f"{folder} is not of a SegFormer {variant}: its {key} are {list(there)}, expected "
-                f"{list(getattr(wanted, key))}. Set segmenter.variant to the one of these weights."
-            )
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"{folder} has no model.safetensors. {_EXPECTED}.")
-    return files
-
-
-def _tensors(path: Path) -> list[str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(
-            f"{path} ({path.stat().st_size} bytes) is damaged or cut off, or no safetensors file: {error}. "
-            "Copy it again and compare the sizes."
-        ) from error
-
-
 # depths, hidden sizes, decoder width. `nano` is ours: half the width of b0 and one block per stage.
 _SEGFORMER: dict[str, tuple[list[int], list[int], int]] = {
     "nano": ([1, 1, 1, 1], [16, 32, 80, 128], 64),
@@ -104,6 +30,9 @@ _SEGFORMER: dict[str, tuple[list[int], list[int], int]] = {
     "b4": ([3, 8, 27, 3], [64, 128, 320, 512], 768),
     "b5": ([3, 6, 40, 3], [64, 128, 320, 512], 768),
 }
+_EXPECTED = (
+    "Expected a folder with config.json and model.safetensors, as save_pretrained of a SegFormer writes it"
+)
 
 
 class Segformer(nn.Module):
@@ -136,15 +65,12 @@ class Segformer(nn.Module):
         )
         if weights is None:
             self.network = SegformerForSemanticSegmentation(config)
-        else:
-            # The decoder of a pretrained encoder, or of another number of classes, starts anew.
-            with _without_report():
-                self.network = SegformerForSemanticSegmentation.from_pretrained(
-                    require_segformer(weights, variant, config),
-                    num_labels=1,
-                    ignore_mismatched_sizes=True,
-                    dtype=torch.float32,
-                )
+            return
+        folder = require_segformer(weights, variant, config)
+        with _without_report():
+            self.network = SegformerForSemanticSegmentation.from_pretrained(
+                folder, num_labels=1, ignore_mismatched_sizes=True, dtype=torch.float32
+            )
 
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W to B,1,H,W logits."""
@@ -154,7 +80,7 @@ class Segformer(nn.Module):
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Silences transformers while weights are loaded: it warns of what is meant to start anew."""
+    """Silence transformers, which warns that a decoder starts anew: that of an encoder or of other classes."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -164,6 +90,63 @@ def _without_report() -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
+
+
+def require_segformer(source: str, variant: str, wanted: SegformerConfig) -> Path:
+    """The folder of weights that a SegFormer `variant` of configuration `wanted` can start from.
+
+    Args:
+        source: as configured: a hub id that is on this machine or a folder, optionally pinned.
+
+    Raises:
+        ModelError: nothing of that name is here; it is a file, or a folder of another network or variant; its
+            files are missing, damaged or pickles.
+    """
+    if (file := resolve_file(source)) is not None:
+        raise ModelError(f"{file} is a file. {_EXPECTED}.")
+    folder = resolve(source, "segmenter")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{folder} has no {path.name}. {_EXPECTED}.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is damaged ({error}). Copy the folder again.") from error
+    found = found if isinstance(found, dict) else {}
+    if found.get("model_type") != "segformer":
+        what = f"is of another kind of network ({found.get('model_type') or 'unnamed'})"
+        if {"name", "variant"} <= found.keys():
+            what = f"is a segmenter that mcpmix trained ({found['name']} {found['variant']})"
+        raise ModelError(f"{folder} {what}; SegFormer cannot start from it. {_EXPECTED}.")
+    for key in ("depths", "hidden_sizes"):
+        there = found.get(key, getattr(SegformerConfig(), key))  # what a file leaves out is the default
+        if list(there) != list(getattr(wanted, key)):
+            raise ModelError(
+                f"{folder} is not of a SegFormer {variant}: its {key} are {list(there)}, expected "
+                f"{list(getattr(wanted, key))}. Set segmenter.variant to the one of these weights."
+            )
+    names = sorted(_tensor_names(folder))
+    if not any(name.startswith("segformer.") for name in names):
+        few = ", ".join(names[:3]) or "none"
+        raise ModelError(f"{folder} holds no tensors of a SegFormer, but others ({few} ...). {_EXPECTED}.")
+    return folder
+
+
+def _tensor_names(folder: Path) -> set[str]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder} has no model.safetensors. {_EXPECTED}.")
+    names: set[str] = set()
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                names.update(file.keys())
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ModelError(
+                f"{path} ({path.stat().st_size} bytes) is damaged or cut off, or not a safetensors file: "
+                f"{error}. Copy it again and compare the sizes."
+            ) from error
+    return names
 
 
 def save_headless(network: Segformer, folder: Path) -> None:

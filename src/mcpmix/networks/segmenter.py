@@ -1,55 +1,26 @@
-"""The segmenters by name."""
+"""Segmenters by name, own networks by import path, and the folder that a trained one is saved in."""
 
+import importlib
+import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, ModelError, bullet_list, did_you_mean
-from mcpmix.networks.states import mismatches
+from mcpmix.core.errors import ConfigError, ModelError, did_you_mean
+from mcpmix.networks.segmenter_parts import AnySize, load_matching, read_state
 from mcpmix.networks.weight_files import EMBEDDED
 
-Builder = Callable[[str, str | None], nn.Module]
-
-_EMBEDDED_START = ("segformer", "nano")
-
-
-# Each library is imported when one of its networks is asked for: together they take seconds.
-
-
-def _segformer(variant: str, weights: str | None) -> nn.Module:
-    from mcpmix.networks.segformer import Segformer
-
-    return Segformer(variant, weights)
-
-
-def _unet(variant: str, weights: str | None) -> nn.Module:
-    from mcpmix.networks.smp import unet
-
-    return unet(variant, weights)
-
-
-def _deeplab(variant: str, weights: str | None) -> nn.Module:
-    from mcpmix.networks.smp import deeplab
-
-    return deeplab(variant, weights)
-
-
-def _segnet(variant: str, weights: str | None) -> nn.Module:
-    from mcpmix.networks.segnet import build_segnet
-
-    return build_segnet(variant, weights)
-
-
-SEGMENTERS: dict[str, Builder] = {
-    "segformer": _segformer,
-    "unet": _unet,
-    "deeplabv3plus": _deeplab,
-    "segnet": _segnet,
+# By import path: each library is imported when one of its networks is asked for; together they take seconds.
+SEGMENTERS = {
+    "segformer": "mcpmix.networks.segformer:Segformer",
+    "unet": "mcpmix.networks.smp:unet",
+    "deeplabv3plus": "mcpmix.networks.smp:deeplab",
+    "segnet": "mcpmix.networks.segnet:build_segnet",
 }
 """Names of the networks, and what builds them from a variant and a source of weights."""
 
@@ -69,29 +40,95 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
         ConfigError: the name or variant is unknown; the message lists what there is.
         ModelError: the weights do not fit.
     """
-    if weights == EMBEDDED and (name, variant) != _EMBEDDED_START:
+    if weights == EMBEDDED and (name, variant) != ("segformer", "nano"):
         raise ConfigError(
             f"segmenter.weights: embedded ones exist for segformer nano only, not for {name} {variant}. Set "
             "segmenter.weights=null to train from scratch, or name weights of this network."
         )
     if ":" in name:
-        from mcpmix.networks.custom import build_custom
-
-        return build_custom(name, variant, weights)
+        return _build_own(name, variant, weights)
     if name not in SEGMENTERS:
         raise ConfigError(
             f"segmenter.name: there is no {name!r} (your own network is 'package.module:ClassName'); "
             f"{did_you_mean(name, SEGMENTERS)}"
         )
-    return SEGMENTERS[name](variant, weights)
+    network: nn.Module = _imported(SEGMENTERS[name])(variant, weights)
+    return network
 
+
+# --- own networks ------------------------------------------------------------------------------------------
+
+
+def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
+    """The network of an import path.
+
+    The class is called as `Class(variant=variant)` if it has a parameter of that name, else without
+    arguments. It gets images whose sides are multiples of its attribute `size_multiple` (32 if it has none),
+    and returns (B, 1, h, w) logits; smaller ones are enlarged. A class of segmentation_models_pytorch takes
+    `variant` as its encoder, and `weights` for it.
+    """
+    import segmentation_models_pytorch as smp
+
+    from mcpmix.networks.smp import build_architecture
+
+    made = _imported(path)
+    if not callable(made):
+        raise ConfigError(f"segmenter.name: {path} is {type(made).__name__}; expected a class of nn.Module.")
+    if isinstance(made, type) and issubclass(made, smp.base.SegmentationModel):
+        return build_architecture(made, variant, weights)
+    arguments = {"variant": variant} if "variant" in inspect.signature(made).parameters else {}
+    try:
+        inspect.signature(made).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"segmenter.name: {path} cannot be called with {arguments or 'no arguments'}: {error}. Give the "
+            "other parameters defaults, or name a function that returns the network."
+        ) from error
+    network = made(**arguments)
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"segmenter.name: {path} gave {type(network).__name__}; expected an nn.Module.")
+    if weights is not None:
+        load_matching(network, read_state(weights), f"segmenter.weights: {weights} does not fit {path}:")
+    return AnySize(_Checked(network, path), int(getattr(network, "size_multiple", 32)))
+
+
+def _imported(path: str) -> Any:  # noqa: ANN401 - whatever a user names
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"segmenter.name: cannot import {path!r} ({error}). Expected 'package.module:ClassName' of "
+            "something installed or on PYTHONPATH."
+        ) from error
+
+
+class _Checked(nn.Module):
+    """A user's network whose logits are brought to the size of the image; other outputs are refused."""
+
+    def __init__(self, network: nn.Module, path: str) -> None:
+        super().__init__()
+        self.network = network
+        self._path = path
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W to B,1,H,W logits."""
+        logits = self.network(images)
+        if not isinstance(logits, Tensor) or logits.shape[:2] != (len(images), 1) or logits.ndim != 4:
+            came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ModelError(
+                f"{self._path}: the network returned {came} for images {tuple(images.shape)}; expected "
+                "logits (B, 1, H, W), one channel, before the sigmoid."
+            )
+        return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
+
+
+# --- the folder of a trained segmenter ---------------------------------------------------------------------
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
 _EXPECTED = f"Expected a folder with {_CONFIG} and {_WEIGHTS}, as `mcpmix train` writes it, or a run's folder"
-_NEEDED = ("name", "variant", "size")
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
-_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # pickle's protocol mark; the ZIP archive that torch.save makes
 
 
 def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]) -> None:
@@ -109,21 +146,6 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         ModelError: the folder has no segmenter, a damaged one, or weights of another architecture.
     """
-    _refuse_other_things(folder)
-    description = read_description(folder)
-    state = _read_weights(folder / _WEIGHTS)
-    name, variant = description["name"], description["variant"]
-    network = build_segmenter(name, variant)
-    problems = mismatches(state, network.state_dict(), exact=True)
-    if problems:
-        headline = f"{folder / _WEIGHTS} is not of a {name} {variant}, which {_CONFIG} beside it names:"
-        raise ModelError(bullet_list(headline, problems))
-    network.load_state_dict(state)
-    return network.eval(), description
-
-
-def _refuse_other_things(folder: Path) -> None:
-    """A file in place of the folder, a folder without the two files, a pickle."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         if folder.is_file() and (folder.suffix in _PICKLES or _is_pickle(folder)):
@@ -134,6 +156,23 @@ def _refuse_other_things(folder: Path) -> None:
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
         there = f" {', '.join(pickles[:3])} there is a pickle and is not read." if pickles else ""
         raise ModelError(f"{folder} has no segmenter: no {' and no '.join(missing)}.{there} {_EXPECTED}.")
+    description = read_description(folder)
+    path, name, variant = folder / _WEIGHTS, description["name"], description["variant"]
+    if _is_pickle(path):
+        raise ModelError(
+            f"{path} is a pickle under another name, which can run code of its maker when it is opened, and "
+            "is not read. Ask for the weights as safetensors."
+        )
+    try:
+        state = load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ModelError(
+            f"{path} ({path.stat().st_size} bytes) is damaged or cut off: {error}. Copy it again and compare "
+            "the sizes."
+        ) from error
+    network = build_segmenter(name, variant)
+    load_matching(network, state, f"{path} is not of a {name} {variant}, which {_CONFIG} beside it names:")
+    return network.eval(), description
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -147,30 +186,16 @@ def read_description(folder: Path) -> dict[str, Any]:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} is damaged ({error}). Copy the segmenter's folder again.") from error
-    lacking = [name for name in _NEEDED if not isinstance(description, dict) or name not in description]
+    needed = ("name", "variant", "size")
+    lacking = [name for name in needed if not isinstance(description, dict) or name not in description]
     if lacking:
         raise ModelError(f"{path} does not say {', '.join(lacking)}: it is not of a segmenter. {_EXPECTED}.")
     return dict(description)
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if _is_pickle(path):
-        raise ModelError(
-            f"{path} is a pickle under another name, which can run code of its maker when it is opened, and "
-            "is not read. Ask for the weights as safetensors."
-        )
-    try:
-        return load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
-        size = path.stat().st_size
-        raise ModelError(
-            f"{path} ({size} bytes) is damaged or cut off: {error}. Copy it again and compare the sizes."
-        ) from error
-
-
 def _is_pickle(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(9)
-    # A safetensors file starts with the length of its header in 8 bytes, which may be a pickle's mark by
-    # chance; the ninth is the header's first, "{".
-    return start.startswith(_PICKLE_STARTS) and start[8:] != b"{"
+    # Pickle's protocol mark, or the ZIP archive that torch.save makes. A safetensors file starts with the
+    # length of its header in 8 bytes, which may be such a mark by chance; the ninth is the header's "{".
+    return start.startswith((b"\x80", b"PK\x03\x04")) and start[8:] != b"{"

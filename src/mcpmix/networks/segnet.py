@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, ModelError, bullet_list
-from mcpmix.networks.states import AnySize, mismatches, read_state
+from mcpmix.core.errors import ConfigError
+from mcpmix.networks.segmenter_parts import AnySize, load_matching, read_state
 
 # Width and number of convolutions of each stage. `small` is ours, for CPUs.
 _VARIANTS: dict[str, tuple[tuple[int, int], ...]] = {
@@ -30,7 +30,7 @@ class SegNet(nn.Module):
         self.encoder = nn.ModuleList(
             _stage([before] + [width] * count) for before, (width, count) in zip(inputs, stages, strict=True)
         )
-        # The last decoder stage ends in as many channels as it has; the head makes the logits of them.
+        # The last decoder stage keeps its width; the head makes the logits of it.
         outputs = [stages[0][0], *inputs[1:]]
         self.decoder = nn.ModuleList(
             _stage([width] * count + [after])
@@ -48,6 +48,16 @@ class SegNet(nn.Module):
             maps = stage(unpool(maps, places.pop()))
         logits: Tensor = self.head(maps)
         return logits
+
+
+def _stage(widths: list[int]) -> nn.Sequential:
+    """Convolutions from each width to the next, with batch norm."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")  # as in the paper
+        layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
 
 def unpool(maps: Tensor, places: Tensor) -> Tensor:
@@ -73,20 +83,5 @@ def build_segnet(variant: str, weights: str | None = None) -> nn.Module:
         raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(_VARIANTS)}.")
     network = SegNet(_VARIANTS[variant])
     if weights is not None:
-        state = read_state(weights)
-        problems = mismatches(state, network.state_dict(), exact=True)
-        if problems:
-            raise ModelError(bullet_list(f"{weights} is no SegNet {variant}:", problems))
-        network.load_state_dict(state)
+        load_matching(network, read_state(weights), f"{weights} is not a SegNet {variant}:")
     return AnySize(network, 2 ** len(_VARIANTS[variant]))
-
-
-def _stage(widths: list[int]) -> nn.Sequential:
-    """Convolutions from each width to the next, with batch norm."""
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
-        # He initialisation, as the paper.
-        nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-        layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers)

@@ -7,11 +7,11 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
+from mcpmix.core.errors import ConfigError, TrainingError, did_you_mean
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
-from mcpmix.networks.states import AnySize, mismatches, read_state
+from mcpmix.networks.segmenter_parts import AnySize, read_state, require_match
 
-_TIMM = "tu-"  # smp's prefix of encoders that timm brings
+_TIMM = "tu-"  # smp's prefix of encoders from timm
 
 
 class EncoderDecoder(nn.Module):
@@ -88,8 +88,13 @@ def build_architecture(
     scale, shift = torch.ones(3), torch.zeros(3)
     if weights is not None:
         _load_encoder(network.get_submodule("encoder"), variant, weights)
-        if variant.startswith(_TIMM):
-            scale, shift = _renormalisation(variant.removeprefix(_TIMM))
+        published = (
+            timm.get_pretrained_cfg(variant.removeprefix(_TIMM)) if variant.startswith(_TIMM) else None
+        )
+        if published is not None:
+            mean, std = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
+            wanted_mean, wanted_std = torch.tensor(published.mean), torch.tensor(published.std)
+            scale, shift = std / wanted_std, (mean - wanted_mean) / wanted_std
     wrapper = DeepLab if architecture is smp.DeepLabV3Plus else EncoderDecoder
     return wrapper(network, scale, shift)
 
@@ -110,31 +115,19 @@ def _require_encoder(variant: str) -> None:
 
 
 def _load_encoder(encoder: nn.Module, variant: str, weights: str) -> None:
-    """Copy the tensors of a file into an encoder, whatever prefix either gives its names."""
-    given = {_bare(name): tensor for name, tensor in read_state(weights).items()}
+    """Copy the tensors of a file into an encoder; "encoder." and timm's "model." before a name do not count."""
+
+    def bare(name: str) -> str:
+        return name.removeprefix("encoder.").removeprefix("model.")
+
+    given = {bare(name): tensor for name, tensor in read_state(weights).items()}
     wanted = {
-        name: tensor for name, tensor in encoder.state_dict().items() if "num_batches_tracked" not in name
+        bare(name): tensor
+        for name, tensor in encoder.state_dict().items()
+        if "num_batches_tracked" not in name
     }
-    problems = mismatches(given, {_bare(name): tensor for name, tensor in wanted.items()}, exact=False)
-    if problems:
-        raise ModelError(bullet_list(f"segmenter.weights: {weights} is no encoder {variant}:", problems))
+    headline = f"segmenter.weights: {weights} does not fit the encoder {variant}:"
+    require_match(given, wanted, headline, exact=False)
     with torch.no_grad():
         for name, tensor in wanted.items():
-            tensor.copy_(given[_bare(name)])
-
-
-def _bare(name: str) -> str:
-    """A tensor's name without "encoder." and timm's "model." before it."""
-    return name.removeprefix("encoder.").removeprefix("model.")
-
-
-def _renormalisation(name: str) -> tuple[Tensor, Tensor]:
-    """From ImageNet's normalisation to that of a timm model: scale and shift, (3,) each."""
-    config = timm.get_pretrained_cfg(name)
-    if config is None:
-        return torch.ones(3), torch.zeros(3)
-    (mean, std), (new_mean, new_std) = (
-        (torch.tensor(m), torch.tensor(s))
-        for m, s in ((IMAGENET_MEAN, IMAGENET_STD), (config.mean, config.std))
-    )
-    return std / new_std, (mean - new_mean) / new_std
+            tensor.copy_(given[name])

@@ -10,7 +10,7 @@ from torch import nn
 from mcpmix.core.errors import ConfigError, ModelError, TrainingError
 from mcpmix.networks.segmenter import SEGMENTERS, build_segmenter, load_network, save_segmenter
 from mcpmix.networks.segnet import unpool
-from mcpmix.networks.states import AnySize
+from mcpmix.networks.segmenter_parts import AnySize
 
 
 class Tiny(nn.Module):
@@ -154,7 +154,7 @@ def test_segnet_from_a_state_file(tmp_path):
     loaded = build_segmenter("segnet", "small", str(tmp_path / "state.safetensors"))
     images = torch.randn(1, 3, 32, 32)
     assert torch.equal(loaded.eval()(images), source.eval()(images))
-    with pytest.raises(ModelError, match="is no SegNet vgg16"):
+    with pytest.raises(ModelError, match="is not a SegNet vgg16"):
         build_segmenter("segnet", "vgg16", str(tmp_path / "state.safetensors"))
 
 
@@ -196,7 +196,9 @@ def test_timm_encoders_get_the_input_they_were_trained_on_also_after_loading(tmp
 def test_weights_of_another_encoder_are_refused(tmp_path):
     encoder = build_segmenter("unet", "resnet18").inner.network.encoder
     save_file(encoder.state_dict(), tmp_path / "r18.safetensors")
-    with pytest.raises(ModelError, match=r"is no encoder resnet50:\n  - \d+ tensors missing: .* \.\.\."):
+    with pytest.raises(
+        ModelError, match=r"does not fit the encoder resnet50:\n  - \d+ tensors missing: .* \.\.\."
+    ):
         build_segmenter("unet", "resnet50", str(tmp_path / "r18.safetensors"))
 
 
@@ -219,7 +221,7 @@ def test_own_network_gets_its_variant_and_its_weights(own, tmp_path):
     images = torch.randn(1, 3, 9, 9)
     assert torch.equal(loaded(images), network(images))
     torch.save({"other": torch.zeros(1)}, tmp_path / "other.pt")
-    with pytest.raises(ModelError, match="is no own_networks:Tiny"):
+    with pytest.raises(ModelError, match="does not fit own_networks:Tiny"):
         build_segmenter("own_networks:Tiny", "wide", str(tmp_path / "other.pt"))
 
 
@@ -282,7 +284,7 @@ def test_weight_files_that_are_none(tmp_path):
     with pytest.raises(ModelError, match="cannot be read: damaged"):
         build(tmp_path / "cut.safetensors")
     torch.save(nn.Conv2d(3, 1, 1), tmp_path / "code.pth")
-    with pytest.raises(ModelError, match="no file of plain tensors"):
+    with pytest.raises(ModelError, match="not a file of plain tensors"):
         build(tmp_path / "code.pth")
     torch.save({"epoch": 3}, tmp_path / "checkpoint.pth")
     with pytest.raises(ModelError, match=r"Save network\.state_dict\(\) alone"):
