@@ -30,8 +30,15 @@ from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.finetune_steps import Trainer, build_networks, prepare, turn
 from mcpmix.networks.controlnet import control_from_base
-from mcpmix.networks.denoising import Batch, lesion_emphasis
-from mcpmix.networks.diffusion import DiffusionBase, embed_prompts, encode_images, load_base, noise_schedule
+from mcpmix.networks.diffusion import (
+    Batch,
+    DiffusionBase,
+    embed_prompts,
+    encode_images,
+    lesion_emphasis,
+    load_base,
+    noise_schedule,
+)
 from mcpmix.networks.weight_files import resolve
 
 RESULT = Path(__file__).parent / "results" / "finetune_step.json"

@@ -13,7 +13,7 @@ from mcpmix.core.errors import ModelError
 from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.networks.blueprints import build_autoencoder, twin
+from mcpmix.networks.blueprints import build_autoencoder, trainable_copy
 from mcpmix.networks.diffusion import Autoencoder, raw_latents
 
 
@@ -42,11 +42,11 @@ def train_autoencoder(
         ModelError: `start` cannot be trained here.
     """
     if start is not None and steps == 0:
-        return save_autoencoder(twin(start), folder)
+        return save_autoencoder(trainable_copy(start), folder)
     if start is not None:
         refuse_foreign(start)
     torch.manual_seed(0)
-    model = build_autoencoder() if start is None else twin(start)
+    model = build_autoencoder() if start is None else trainable_copy(start)
     optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=1e-4)
 
     def loss(index: int) -> Tensor:

@@ -146,7 +146,7 @@ def _untrained(corpus: Corpus, vae: Autoencoder, texts: list[str], store: Path) 
 
 
 def _start_from(start: DiffusionBase, vae: Autoencoder) -> DiffusionBase:
-    unet, text_encoder = blueprints.twin(start.unet), blueprints.twin(start.text_encoder)
+    unet, text_encoder = blueprints.trainable_copy(start.unet), blueprints.trainable_copy(start.text_encoder)
     return DiffusionBase(unet, vae, text_encoder, start.tokenizer, start.scheduler)
 
 
@@ -154,9 +154,9 @@ def save_average(base: DiffusionBase, average: AveragedModel, folder: Path) -> N
     """Write the pipeline with averaged weights; the trained ones stay as they are."""
     trained = cast(TextAndDenoiser, average.module)
     copied = DiffusionBase(
-        blueprints.twin(trained.unet),
-        blueprints.twin(base.vae),
-        blueprints.twin(trained.text_encoder),
+        blueprints.trainable_copy(trained.unet),
+        blueprints.trainable_copy(base.vae),
+        blueprints.trainable_copy(trained.text_encoder),
         base.tokenizer,
         base.scheduler,
     )

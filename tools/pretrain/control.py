@@ -23,8 +23,14 @@ from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.generator.conditions import condition
 from mcpmix.networks.blueprints import CONDITION_WIDTHS
 from mcpmix.networks.controlnet import control_from_base
-from mcpmix.networks.denoising import Batch, training_loss
-from mcpmix.networks.diffusion import ControlNet, DiffusionBase, embed_prompts, noise_schedule
+from mcpmix.networks.diffusion import (
+    Batch,
+    ControlNet,
+    DiffusionBase,
+    embed_prompts,
+    noise_schedule,
+    training_loss,
+)
 
 _CLEAR = 0.004  # rise of a region that is trained with
 _LEFT_OUT = 0.1  # share of masks, of depths and of texts

@@ -29,7 +29,7 @@ def train_features(
     torch.manual_seed(0)
     labels = word_labels(corpus)
     model = SmallFeatures()
-    head = nn.Linear(model.width, labels.shape[1])
+    head = nn.Linear(model.channels[-1], labels.shape[1])
     both = nn.Sequential(model, head)
     optimiser = torch.optim.AdamW(both.parameters(), learning_rate)
 

@@ -26,9 +26,9 @@ from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.conditions import condition
 from mcpmix.networks.controlnet import control_from_base, control_from_start
-from mcpmix.networks.denoising import Batch, training_loss
 from mcpmix.networks.diffusion import (
     Autoencoder,
+    Batch,
     ControlNet,
     DiffusionBase,
     NoiseSchedule,
@@ -39,6 +39,7 @@ from mcpmix.networks.diffusion import (
     lower_frozen,
     noise_schedule,
     save_decoder,
+    training_loss,
     with_decoder,
 )
 from mcpmix.networks.weight_files import resolve

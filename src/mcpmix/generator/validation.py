@@ -25,8 +25,7 @@ from mcpmix.data.cache import Arrays
 from mcpmix.generator.conditions import condition, swapped_conditions
 from mcpmix.generator.finetune_steps import LOG, Networks, encode_all
 from mcpmix.generator.judge import Judge
-from mcpmix.networks.denoising import Batch, denoising_error
-from mcpmix.networks.diffusion import Autoencoder, load_base
+from mcpmix.networks.diffusion import Autoencoder, Batch, denoising_error, load_base
 from mcpmix.networks.generator import Generator, SamplingSettings
 from mcpmix.networks.weight_files import resolve
 

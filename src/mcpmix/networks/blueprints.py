@@ -51,10 +51,9 @@ def build_autoencoder() -> AutoencoderTiny:
 
 
 def build_unet(image_size: int = IMAGE_SIZE) -> UNet2DConditionModel:
-    """The denoiser. Attention at 8x8 and 4x4 only (of 16x16): at 16x16 it would double the cost of a step.
+    """The denoiser for images of that side in pixels; it is convolutional and takes others too.
 
-    Args:
-        image_size: side in pixels of the images it is trained for; it is convolutional and takes others.
+    Attention at 8x8 and 4x4 only (of 16x16): at 16x16 it would double the cost of a step.
     """
     return UNet2DConditionModel(
         sample_size=image_size // 8,
@@ -114,8 +113,8 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int = 1024) -> CLIPTokeni
 def stored_tokenizer(corpus: Iterable[str], folder: Path) -> CLIPTokenizer:
     """The tokenizer in `folder`; if there is none, one is built from `corpus` and stored there.
 
-    Each build numbers tokens anew, in the order of a hash table. A training that goes on after a kill needs
-    the numbers that its checkpoint was made with.
+    Each build numbers tokens anew, in the order of a hash table. A resumed training needs the numbers that
+    its checkpoint was made with.
     """
     if not folder.exists():
         temporary = folder.with_name(folder.name + ".partial")
@@ -175,7 +174,7 @@ def build_depth() -> tuple[DPTForDepthEstimation, DPTImageProcessor]:
     return DPTForDepthEstimation(config), processor
 
 
-def twin(network: Network) -> Network:
+def trainable_copy(network: Network) -> Network:
     """A trainable copy that does not know from which folder its weights came."""
     copied = copy.deepcopy(network).train().requires_grad_(True)
     if isinstance(copied, CLIPTextModel):

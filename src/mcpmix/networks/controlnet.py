@@ -43,7 +43,6 @@ def control_from_base(
     """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
 
     Args:
-        base: where the encoder weights come from.
         condition_channels: channels of the condition image; mask and depth make 2.
         embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x). None:
             see `embedding_widths`.
@@ -62,10 +61,6 @@ def control_from_start(base: DiffusionBase, folder: Path) -> ControlNetModel:
     One for grey images in three channels, as the published ones for depth are, is taken too: depth gets the
     sum of their weights, so that it answers to depth as before, and the mask starts without any.
 
-    Args:
-        base: what it is to steer.
-        folder: of the ControlNet, in diffusers' layout.
-
     Raises:
         ModelError: it does not fit the base, takes another kind of condition, or comes with a decoder.
     """
@@ -78,7 +73,14 @@ def control_from_start(base: DiffusionBase, folder: Path) -> ControlNetModel:
     control = load_control(folder)
     control.register_to_config(_name_or_path="")  # a path of this machine, which may name people
     if control.config["conditioning_channels"] == 3:
-        _take_mask_and_depth(control)
+        grey = control.controlnet_cond_embedding.conv_in
+        weight = grey.weight.detach().sum(dim=1)
+        both = nn.Conv2d(2, grey.out_channels, grey.kernel_size, padding=grey.padding)
+        with torch.no_grad():
+            both.weight.copy_(torch.stack([torch.zeros_like(weight), weight], dim=1))
+            cast(nn.Parameter, both.bias).copy_(grey.bias)
+        control.controlnet_cond_embedding.conv_in = both
+        control.register_to_config(conditioning_channels=2)
     return control.train().requires_grad_(True)
 
 
@@ -86,7 +88,6 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
     """Refuse a ControlNet, by its configuration file, that is not made for a base with this UNet.
 
     Args:
-        folder: of the ControlNet.
         unet: configuration of the base's UNet.
         latent_factor: side of an image over the side of its latents; None: not compared.
 
@@ -99,11 +100,13 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
         raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
     kind = config.get("_class_name")
     if kind != ControlNetModel.__name__:
-        raise ModelError(f"{folder} holds no ControlNet but a network of class {kind}.")
+        raise ModelError(f"{folder} does not hold a ControlNet but a network of class {kind}.")
+    there, here = ({name: part.get(name) for name in _SHARED} for part in (config, unet))
+    here = {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
     differences = [
-        f"{name}: {_listed(config.get(name))} there, {_listed(unet[name])} in the base"
+        f"{name}: {there[name]} there, {here[name]} in the base"
         for name in _SHARED
-        if _listed(config.get(name)) != _listed(unet[name])
+        if there[name] != here[name]
     ]
     factor = 2 ** (len(config.get("conditioning_embedding_out_channels", _PUBLISHED_WIDTHS)) - 1)
     if latent_factor is not None and factor != latent_factor:
@@ -117,19 +120,3 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
             bullet_list(f"The ControlNet {folder} is not made for this base:", differences)
             + "\nSet finetune.start to one that is, or to null for a copy of the base's encoder."
         )
-
-
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _take_mask_and_depth(control: ControlNetModel) -> None:
-    """Let a ControlNet for grey images in three channels take mask and depth."""
-    first = control.controlnet_cond_embedding.conv_in
-    weight = first.weight.detach().sum(dim=1)
-    replaced = nn.Conv2d(2, first.out_channels, first.kernel_size, padding=first.padding)
-    with torch.no_grad():
-        replaced.weight.copy_(torch.stack([torch.zeros_like(weight), weight], dim=1))
-        cast(nn.Parameter, replaced.bias).copy_(first.bias)
-    control.controlnet_cond_embedding.conv_in = replaced
-    control.register_to_config(conditioning_channels=2)

@@ -1,14 +1,13 @@
 """Depth networks: any AutoModelForDepthEstimation, brought to one convention (near = 1, per image).
 
-Networks differ in what they give: inverse depth up to scale and shift (MiDaS, DPT, Depth Anything), in which
-near things have large values, or metres (ZoeDepth, GLPN, the metric Depth Anything), in which they have small
-ones. Where the configuration of a network tells, nobody has to.
+Networks return either inverse depth up to scale and shift (MiDaS, DPT, Depth Anything), in which near things
+have large values, or metres (ZoeDepth, GLPN, the metric Depth Anything), in which they have small ones. Where
+the configuration of a network tells, the user need not.
 """
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ class DepthNetwork:
     Args:
         folder: a local folder in transformers' layout.
         near: "large" or "small": which values near things get; "auto": as the configuration says.
-        device: where it runs.
     """
 
     def __init__(self, folder: Path, near: str = "auto", device: torch.device | str = "cpu") -> None:
@@ -50,34 +48,30 @@ class DepthNetwork:
         """B,H,W,3 uint8 images to B,H,W float32 depth in [0, 1], near = 1.
 
         Raises:
-            ModelError: the network gives values that are not finite.
+            ModelError: the network returns values that are not finite.
         """
         inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
-        raw = self._at_size(self.model(**inputs), (images.shape[1], images.shape[2]))
+        output, size = self.model(**inputs), images.shape[1:3]
+        if self.model.config.model_type == "zoedepth":  # its processor pads, and only it knows how much
+            sizes = [size] * len(images)
+            maps = self.processor.post_process_depth_estimation(output, sizes, sizes)
+            raw = torch.stack([item["predicted_depth"] for item in maps]).float()
+        else:
+            raw = output.predicted_depth.float()[:, None]
+            raw = F.interpolate(raw, size, mode="bilinear", align_corners=False)[:, 0]
         if not torch.isfinite(raw).all():
             raise ModelError(
-                f"The depth network {type(self.model).__name__} gives values that are not finite. Its "
+                f"The depth network {type(self.model).__name__} returns values that are not finite. Its "
                 "weights are damaged, or do not belong to its configuration: get them again."
             )
         return normalise_depth(raw, self.near).cpu().numpy()
 
-    def _at_size(self, output: Any, size: tuple[int, int]) -> Tensor:  # noqa: ANN401 - differs by network
-        """Raw depth B,H,W at the size of the images."""
-        if self.model.config.model_type == "zoedepth":  # its processor pads, and only it knows how much
-            sizes = [size] * len(output.predicted_depth)
-            maps = self.processor.post_process_depth_estimation(output, sizes, sizes)
-            return torch.stack([item["predicted_depth"] for item in maps]).float()
-        raw = output.predicted_depth.float()
-        return F.interpolate(raw[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-
 
 def convention(folder: Path, near: str = "auto") -> str:
-    """Whether a network gives near things "large" or "small" values.
+    """Whether a network gives near things "large" or "small" values; "auto" reads its configuration.
 
-    Args:
-        folder: of the network.
-        near: "large" and "small" are taken as given; "auto" looks at the configuration: metric networks by
-            their type or `depth_estimation_type`, and DPTs whose folder is named after a metric data set.
+    Metric networks are known by their type or `depth_estimation_type`, DPTs by a folder that is named after a
+    metric data set.
 
     Raises:
         ModelError: the folder has no readable configuration.
@@ -95,12 +89,7 @@ def convention(folder: Path, near: str = "auto") -> str:
 
 
 def normalise_depth(raw: Tensor, near: str) -> Tensor:
-    """Stretch each depth map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0.
-
-    Args:
-        raw: as the network gives it.
-        near: "large" if near things have large values, "small" if they have small ones.
-    """
+    """Stretch each raw map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0."""
     if near == "small":
         # Inverse first: metric depth compresses what is near, and the other convention is inverse depth. A
         # single pixel at nearly nothing would be infinitely near and leave no contrast to all others.

@@ -1,4 +1,4 @@
-"""A latent diffusion model in diffusers' folder layout, and the arithmetic around it.
+"""A latent diffusion model in diffusers' folder layout: its parts, its noise schedule and its training loss.
 
 Stable Diffusion 1.5 and the embedded model go through the same functions; everything that differs
 (prediction type, noise schedule, latent scale, text length) is read from the folder's configuration files.
@@ -19,20 +19,22 @@ from diffusers import (
     DDPMScheduler,
     DPMSolverMultistepScheduler,
     SchedulerMixin,
+    StableDiffusionPipeline,
     UNet2DConditionModel,
 )
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from mcpmix.core.errors import ModelError
 
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
-DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
-_DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 UNet: TypeAlias = UNet2DConditionModel
 ControlNet: TypeAlias = ControlNetModel
+DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
+_DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 _AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 
@@ -60,7 +62,7 @@ class DiffusionBase:
 
     @property
     def latent_factor(self) -> int:
-        """How many times smaller than the image its latents are, per side."""
+        """See `shrinkage`."""
         return shrinkage(self.vae)
 
     @property
@@ -69,20 +71,16 @@ class DiffusionBase:
         return int(self.latent_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
 
 
-def load_base(
-    folder: Path | str, dtype: torch.dtype = torch.float32, *, unet: UNet | None = None
-) -> DiffusionBase:
+def load_base(folder: Path, dtype: torch.dtype = torch.float32, *, unet: UNet | None = None) -> DiffusionBase:
     """Load a pipeline folder (unet, vae, text_encoder, tokenizer, scheduler); frozen, on the CPU.
 
     Args:
-        folder: a local folder in diffusers' layout.
         dtype: of the weights in memory; the files may be float16.
-        unet: taken in place of the folder's own, which is then not read.
+        unet: used in place of the folder's own, which is then not read.
 
     Raises:
         ModelError: a part is missing or damaged.
     """
-    folder = Path(folder)
     parts = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
     missing = [part for part in parts if not (folder / part).is_dir()]
     if missing:
@@ -126,8 +124,6 @@ def shrinkage(vae: Autoencoder) -> int:
 
 def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.float16) -> None:
     """Write all parts as safetensors in diffusers' layout, with a model_index.json."""
-    from diffusers import StableDiffusionPipeline
-
     pipeline = StableDiffusionPipeline(
         vae=base.vae,
         text_encoder=base.text_encoder,
@@ -141,7 +137,7 @@ def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.floa
     pipeline.to(dtype=dtype).save_pretrained(folder)
 
 
-# --- latents and prompts ---------------------------------------------------------------------------------
+# --- latents and prompts -----------------------------------------------------------------------------------
 
 
 def raw_latents(vae: Autoencoder, images: Tensor) -> Tensor:
@@ -185,7 +181,7 @@ def embed_prompts(base: DiffusionBase, prompts: Sequence[str]) -> Tensor:
     return embeddings[[unique.index(prompt) for prompt in prompts]]
 
 
-# --- the noise schedule ----------------------------------------------------------------------------------
+# --- the noise schedule ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -247,7 +243,88 @@ def noise_schedule(scheduler: SchedulerMixin) -> NoiseSchedule:
     return NoiseSchedule(forward.alphas_cumprod.float(), forward.config.prediction_type)
 
 
-# --- the unlocked decoder --------------------------------------------------------------------------------
+# --- the training loss of a ControlNet ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples with their noise, for a ControlNet.
+
+    Attributes:
+        clean: B,C,h,w latents.
+        noise: likewise.
+        t: (B,) timesteps.
+        shown: B,2,H,W condition, a channel blank where it was dropped.
+        masks: B,H,W.
+        text: B,L,C embeddings.
+    """
+
+    clean: Tensor
+    noise: Tensor
+    t: Tensor
+    shown: Tensor
+    masks: Tensor
+    text: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        return Batch(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def denoising_error(unet: nn.Module, control: nn.Module, batch: Batch, schedule: NoiseSchedule) -> Tensor:
+    """Squared error B,h,w of what the UNet predicts, mean over the channels of the latents."""
+    # Channels last: the condition is as large as the image, has few channels, and is convolved much faster.
+    noisy = schedule.add_noise(batch.clean, batch.noise, batch.t).contiguous(
+        memory_format=torch.channels_last
+    )
+    shown = batch.shown.contiguous(memory_format=torch.channels_last)
+    down, middle = control(noisy, batch.t, batch.text, shown, return_dict=False)
+    prediction: Tensor = unet(
+        noisy,
+        batch.t,
+        batch.text,
+        down_block_additional_residuals=down,
+        mid_block_additional_residual=middle,
+        return_dict=False,
+    )[0]
+    target = schedule.target(batch.clean, batch.noise, batch.t)
+    return (prediction.float() - target).square().mean(dim=1)
+
+
+def training_loss(
+    unet: nn.Module,
+    control: nn.Module,
+    batch: Batch,
+    schedule: NoiseSchedule,
+    *,
+    lesion_weight: float = 1.0,
+    min_snr_gamma: float = 0.0,
+) -> Tensor:
+    """Mean error of a batch, weighted by lesion and by signal-to-noise ratio; 0-d.
+
+    Args:
+        lesion_weight: how much more an error under the mask counts.
+        min_snr_gamma: clip of the signal-to-noise weighting; 0 switches it off.
+    """
+    error = denoising_error(unet, control, batch, schedule)
+    emphasis = lesion_emphasis(batch.masks, (error.shape[-2], error.shape[-1]), lesion_weight)
+    weight = schedule.min_snr_weight(batch.t, min_snr_gamma)
+    return ((error * emphasis).mean(dim=(1, 2)) * weight).mean()
+
+
+def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tensor:
+    """Weights B,h,w of mean 1 that count a place under the mask `weight` times as much as one outside.
+
+    Args:
+        masks: B,H,W in {0, 1}.
+        size: h and w of the latents.
+    """
+    covered = F.adaptive_avg_pool2d(masks[:, None], size)[:, 0]
+    emphasis = 1 + (weight - 1) * covered
+    return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)
+
+
+# --- the unlocked decoder ----------------------------------------------------------------------------------
 
 
 def decoder_of(unet: UNet2DConditionModel) -> nn.ModuleDict:

@@ -18,8 +18,6 @@ class InstructEditor:
 
     Args:
         folder: a pipeline in diffusers' layout, such as that of timbrooks/instruct-pix2pix.
-        device: where it runs.
-        precision: of its weights.
 
     Raises:
         ModelError: the folder is missing, damaged or of another kind of pipeline.
@@ -38,20 +36,13 @@ class InstructEditor:
         latents, inputs = pipeline.vae.config.latent_channels, pipeline.unet.config.in_channels
         if inputs != 2 * latents:
             raise ModelError(
-                f"{folder} is no InstructPix2Pix pipeline: its UNet takes {inputs} channels, expected "
+                f"{folder} is not an InstructPix2Pix pipeline: its UNet takes {inputs} channels, expected "
                 f"{2 * latents} (latents of the noise and of the image)."
             )
         pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(pipeline.scheduler.config)
         pipeline.set_progress_bar_config(disable=True)
         self.pipeline = pipeline.to(device)
         self.precision = precision
-
-    @property
-    def image_multiple(self) -> int:
-        """Image sides must be a multiple of this."""
-        return int(
-            self.pipeline.vae_scale_factor * 2 ** (len(self.pipeline.unet.config.block_out_channels) - 1)
-        )
 
     @torch.no_grad()
     def edit(
@@ -81,10 +72,12 @@ class InstructEditor:
             ModelError: the sides do not fit the pipeline.
         """
         height, width = images.shape[2:]
-        if height % self.image_multiple or width % self.image_multiple:
+        levels = len(self.pipeline.unet.config.block_out_channels)
+        multiple = int(self.pipeline.vae_scale_factor * 2 ** (levels - 1))
+        if height % multiple or width % multiple:
             raise ModelError(
-                f"The editor needs image sides that are multiples of {self.image_multiple}, got "
-                f"{width}x{height}. Change data.size."
+                f"The editor needs image sides that are multiples of {multiple}, got {width}x{height}. "
+                "Change data.size."
             )
         edited: Tensor = self.pipeline(
             prompt=list(instructions),

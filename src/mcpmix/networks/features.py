@@ -27,7 +27,7 @@ class SmallFeatures(nn.Module):
     Group norm, not batch norm: a frozen phi must treat each image alone.
 
     Args:
-        channels: width after each halving of the image.
+        channels: width after each halving of the image; the last is the length F of a feature vector.
     """
 
     def __init__(self, channels: tuple[int, ...] = (24, 48, 96, 128)) -> None:
@@ -47,55 +47,15 @@ class SmallFeatures(nn.Module):
             width = out
         self.body = nn.Sequential(*layers)
 
-    @property
-    def width(self) -> int:
-        """Length F of a feature vector."""
-        return self.channels[-1]
-
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W in [0, 1] to B,F."""
         pooled: Tensor = self.body(images * 2 - 1).mean(dim=(2, 3))
         return pooled
 
 
-def save_features(model: SmallFeatures, folder: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write config.json and model.safetensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _CONFIG).write_text(json.dumps({"class": "SmallFeatures", "channels": list(model.channels)}))
-    save_file({k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}, folder / _WEIGHTS)
-
-
-def freeze(model: nn.Module) -> nn.Module:
-    """Evaluation mode and no gradients for the weights (the input keeps its own)."""
-    return model.eval().requires_grad_(False)
-
-
-def load_small_features(folder: Path) -> SmallFeatures:
-    """Read what `save_features` wrote, frozen, in float32.
-
-    Raises:
-        ModelError: the folder has no such network, or it is damaged.
-    """
-    missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
-    if missing:
-        raise ModelError(f"No feature network in {folder}: {missing[0]} is missing.")
-    try:
-        config = json.loads((folder / _CONFIG).read_text())
-        model = SmallFeatures(tuple(config["channels"]))
-        weights = load_file(folder / _WEIGHTS)
-        model.load_state_dict({key: value.float() for key, value in weights.items()})
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise ModelError(
-            f"The feature network in {folder} is damaged: {error!s:.160}. Get it again."
-        ) from error
-    freeze(model)
-    return model
-
-
 class ResNetFeatures(nn.Module):
     """ResNet-50 with ImageNet weights, pooled to 2048 features, as in the paper."""
 
-    width = 2048
     mean: Tensor
     std: Tensor
 
@@ -113,8 +73,15 @@ class ResNetFeatures(nn.Module):
         return features
 
 
+def save_features(model: SmallFeatures, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write config.json and model.safetensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _CONFIG).write_text(json.dumps({"class": "SmallFeatures", "channels": list(model.channels)}))
+    save_file({k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}, folder / _WEIGHTS)
+
+
 def load_features(source: str) -> nn.Module:
-    """A frozen phi.
+    """A frozen phi: in evaluation mode, without gradients for its weights.
 
     Args:
         source: "embedded"; "resnet50" (torchvision's IMAGENET1K_V2 file in torch's local cache); or the path
@@ -124,21 +91,42 @@ def load_features(source: str) -> nn.Module:
     Raises:
         ModelError: the weights are not on this machine, or have another digest.
     """
-    if source == "resnet50":
-        return _cached_resnet()
     name, _ = split_pin(source)
-    if name == EMBEDDED or Path(name).expanduser().is_dir():
-        return load_small_features(resolve(source, "features"))
-    path = resolve_file(source)
-    if path is None:
+    model: nn.Module
+    if source == "resnet50":
+        model = _cached_resnet()
+    elif name == EMBEDDED or Path(name).expanduser().is_dir():
+        model = load_small_features(resolve(source, "features"))
+    elif (path := resolve_file(source)) is not None:
+        try:
+            model = ResNetFeatures({key: value.float() for key, value in load_file(path).items()})
+        except (RuntimeError, OSError, SafetensorError) as error:
+            raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error!s:.160}") from error
+    else:
         raise ModelError(
             f"features: {source!r} is none of embedded, resnet50, a folder or a safetensors file."
         )
+    return model.eval().requires_grad_(False)
+
+
+def load_small_features(folder: Path) -> SmallFeatures:
+    """Read what `save_features` wrote, in float32.
+
+    Raises:
+        ModelError: the folder has no such network, or it is damaged.
+    """
+    missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(f"No feature network in {folder}: {missing[0]} is missing.")
     try:
-        weights = {key: value.float() for key, value in load_file(path).items()}
-        return freeze(ResNetFeatures(weights))
-    except (RuntimeError, OSError, SafetensorError) as error:
-        raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error!s:.160}") from error
+        model = SmallFeatures(tuple(json.loads((folder / _CONFIG).read_text())["channels"]))
+        weights = load_file(folder / _WEIGHTS)
+        model.load_state_dict({key: value.float() for key, value in weights.items()})
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ModelError(
+            f"The feature network in {folder} is damaged: {error!s:.160}. Get it again."
+        ) from error
+    return model
 
 
 def resnet_file() -> Path:
@@ -146,8 +134,7 @@ def resnet_file() -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / ResNet50_Weights.IMAGENET1K_V2.url.rsplit("/", 1)[-1]
 
 
-def _cached_resnet() -> nn.Module:
-    """Torchvision's network with weights from torch's cache; nothing is downloaded here."""
+def _cached_resnet() -> ResNetFeatures:
     url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
     if not path.exists():
         raise ModelError(
@@ -155,6 +142,6 @@ def _cached_resnet() -> nn.Module:
             "with internet and copy it there, or set rla.features=embedded."
         )
     try:
-        return freeze(ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True)))
+        return ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # torch fails on damaged files with errors of nearly every kind
         raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {url} again.") from error

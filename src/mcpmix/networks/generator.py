@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from diffusers import ControlNetModel, DPMSolverMultistepScheduler
@@ -26,7 +25,7 @@ from mcpmix.networks.diffusion import (
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How images are drawn.
+    """How images are drawn; the defaults are those of the configuration's section `synthesis`.
 
     Attributes:
         steps: denoising steps of DPM-Solver++.
@@ -66,21 +65,28 @@ class Generator:
             condition: B,2,H,W in [0, 1]: mask and depth.
             prompts: B texts.
             seeds: B seeds; each image's noise comes from its own.
-            settings: see SamplingSettings.
             sources: B,3,H,W in [0, 1], the real images; needed for strength below 1.
 
         Returns:
             B,3,H,W images in [0, 1], float32 on the CPU.
         """
+        height, width = condition.shape[2:]
+        multiple = self.base.image_multiple
+        if height % multiple or width % multiple:
+            raise ModelError(
+                f"The generator needs image sides that are multiples of {multiple}, got {width}x{height}. "
+                f"Set data.size to {max(multiple, round(height / multiple) * multiple)}."
+            )
         condition = condition.to(self.device, self.base.unet.dtype)
-        _check_size(condition, self.base.image_multiple)
         scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
         scheduler.set_timesteps(settings.steps, device=self.device)
         latents, first = self._start(condition, seeds, settings, sources, scheduler)
-        guides = self._guides(prompts, condition, settings)
-        with _embedded_once(self.control, guides.condition):
+        weights, text, conditions = self._guides(
+            prompts, condition, settings.guidance, settings.mask_guidance
+        )
+        with _embedded_once(self.control, conditions):
             for t in scheduler.timesteps[first:]:
-                prediction = self._predict(latents, t, guides)
+                prediction = self._predict(latents, t, weights, text, conditions)
                 latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
         images = decode_latents(self.base.vae, latents)
         return (images.float().cpu() + 1) / 2
@@ -111,21 +117,26 @@ class Generator:
         scheduler.set_begin_index(first)
         return scheduler.add_noise(clean, noise, scheduler.timesteps[first].repeat(len(seeds))), first
 
-    def _guides(self, prompts: Sequence[str], condition: Tensor, settings: SamplingSettings) -> "Guides":
+    def _guides(
+        self, prompts: Sequence[str], condition: Tensor, guidance: float, mask_guidance: float
+    ) -> tuple[tuple[float, ...], Tensor, Tensor]:
         """What is asked in each step, and how the answers are weighted.
 
         The answer with everything, moved away from the answer without text by `guidance` and from the answer
         without mask by `mask_guidance`: a weighted sum whose weights add up to 1.
+
+        Returns:
+            G weights, G*B,L,C text embeddings and G*B,2,H,W conditions.
         """
-        text, blank = self._text(prompts), settings.mask_guidance - 1
-        asked = [(settings.guidance + blank, text, condition)]
-        if settings.guidance > 1:
-            asked.append((1 - settings.guidance, self._text([""]).expand_as(text), condition))
+        text, blank = self._text(prompts), mask_guidance - 1
+        asked = [(guidance + blank, text, condition)]
+        if guidance > 1:
+            asked.append((1 - guidance, self._text([""]).expand_as(text), condition))
         if blank:
             maskless = torch.cat([torch.zeros_like(condition[:, :1]), condition[:, 1:]], dim=1)
             asked.append((-blank, text, maskless))
         weights, texts, conditions = zip(*asked, strict=True)
-        return Guides(weights, torch.cat(texts), torch.cat(conditions))
+        return weights, torch.cat(texts), torch.cat(conditions)
 
     def _text(self, prompts: Sequence[str]) -> Tensor:
         """Embeddings B,L,C; cached by text."""
@@ -134,38 +145,26 @@ class Generator:
             self._embeddings.update(zip(missing, embed_prompts(self.base, missing), strict=True))
         return torch.stack([self._embeddings[prompt] for prompt in prompts])
 
-    def _predict(self, latents: Tensor, t: Tensor, guides: "Guides") -> Tensor:
+    def _predict(
+        self, latents: Tensor, t: Tensor, weights: Sequence[float], text: Tensor, condition: Tensor
+    ) -> Tensor:
         """The UNet's answer, guided; all that is asked goes through the networks as one batch."""
-        inputs = latents.repeat(len(guides.weights), 1, 1, 1)
-        down, middle = self.control(inputs, t, guides.text, guides.condition, return_dict=False)
+        inputs = latents.repeat(len(weights), 1, 1, 1)
+        down, middle = self.control(inputs, t, text, condition, return_dict=False)
         prediction: Tensor = self.base.unet(
             inputs,
             t,
-            guides.text,
+            text,
             down_block_additional_residuals=down,
             mid_block_additional_residual=middle,
             return_dict=False,
         )[0]
-        answers = prediction.chunk(len(guides.weights))
-        return torch.stack([w * answer for w, answer in zip(guides.weights, answers, strict=True)]).sum(dim=0)
-
-
-class Guides(NamedTuple):
-    """The questions of one denoising step, G for each image of a batch.
-
-    Attributes:
-        weights: G weights of the answers; they add up to 1.
-        text: G*B,L,C embeddings.
-        condition: G*B,2,H,W mask and depth.
-    """
-
-    weights: tuple[float, ...]
-    text: Tensor
-    condition: Tensor
+        answers = prediction.chunk(len(weights))
+        return torch.stack([w * answer for w, answer in zip(weights, answers, strict=True)]).sum(dim=0)
 
 
 class _Known(nn.Module):
-    """Gives an answer that is known already."""
+    """Returns an answer that is known already."""
 
     def __init__(self, answer: Tensor) -> None:
         super().__init__()
@@ -197,12 +196,3 @@ def load_generator(base: DiffusionBase, control: Path) -> Generator:
     network = load_control(control).to(base.unet.device)
     load_decoder(base.unet, control)
     return Generator(base, network)
-
-
-def _check_size(condition: Tensor, multiple: int) -> None:
-    height, width = condition.shape[2:]
-    if height % multiple or width % multiple:
-        raise ModelError(
-            f"The generator needs image sides that are multiples of {multiple}, got {width}x{height}. "
-            f"Set data.size to {max(multiple, round(height / multiple) * multiple)}."
-        )

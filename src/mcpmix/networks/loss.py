@@ -26,7 +26,6 @@ def predict_terms(network: nn.Module, images: Sequence[Tensor], names: Sequence[
     statistics: a network that never saw any would be useless in evaluation.
 
     Args:
-        network: B,3,H,W to B,1,H,W.
         images: one B',3,H,W tensor per term.
         names: one name per term.
     """
@@ -67,12 +66,8 @@ def input_gradient(network: nn.Module, images: Tensor, targets: Tensor) -> Tenso
     and the gradients of its parameters are neither computed nor changed.
 
     Args:
-        network: B,3,H,W to B,1,H,W.
         images: B,3,H,W, float.
         targets: B,1,H,W in [0, 1].
-
-    Returns:
-        Like `images`, detached.
     """
     training = network.training
     network.eval()

@@ -80,7 +80,7 @@ class Segformer(nn.Module):
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Silence transformers, which warns that a decoder starts anew: that of an encoder or of other classes."""
+    """Silence transformers, which warns of a decoder that is meant to start anew."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

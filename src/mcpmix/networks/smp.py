@@ -115,7 +115,7 @@ def _require_encoder(variant: str) -> None:
 
 
 def _load_encoder(encoder: nn.Module, variant: str, weights: str) -> None:
-    """Copy the tensors of a file into an encoder; "encoder." and timm's "model." before a name do not count."""
+    """Copy the tensors of a file into an encoder, with or without "encoder." and timm's "model." in names."""
 
     def bare(name: str) -> str:
         return name.removeprefix("encoder.").removeprefix("model.")

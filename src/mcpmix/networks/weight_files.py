@@ -69,17 +69,17 @@ def embedded_folder(part: str) -> Path:
     folder = Path(str(resources.files("mcpmix"))) / "assets" / part
     if not folder.is_dir():
         raise ModelError(
-            f"The embedded {part} weights are missing from this installation ({folder}). "
-            "Install the package from a full checkout, or make them with `mcpmix models build`."
+            f"The embedded {part} weights are missing from this installation ({folder}). Install the package "
+            "from a full checkout, or make them there with `python -m tools.pretrain`."
         )
     return folder
 
 
 def split_pin(source: str) -> tuple[str, str | None]:
-    """Cut `name@sha256:<digest>` into name and digest; the digest is None without a pin.
+    """Split `name@sha256:<digest>` into name and digest; the digest is None without a pin.
 
     Raises:
-        ModelError: what follows `@sha256:` is no SHA-256.
+        ModelError: what follows `@sha256:` is not a SHA-256.
     """
     name, mark, digest = source.partition(_PIN)
     if not mark:
@@ -96,14 +96,19 @@ def resolve(source: str, embedded_part: str) -> Path:
     """The local folder that a configured source stands for, with its pin checked.
 
     Args:
-        source: "embedded", a path, or a hub id `owner/name`; each perhaps with `@sha256:<digest>` behind it.
+        source: "embedded", a path, or a hub id `owner/name`; each optionally with `@sha256:<digest>`.
         embedded_part: which embedded folder "embedded" means here.
 
     Raises:
         ModelError: nothing of that name is on this machine, it has another digest, or it holds pickles only.
     """
     name, pin = split_pin(source)
-    folder = _folder(name, embedded_part)
+    folder = embedded_folder(embedded_part) if name == EMBEDDED else Path(name).expanduser()
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError) as error:
+            raise ModelError(_how_to_get(name)) from error
     _refuse_pickles(name, folder)
     if pin is not None:
         verify_pin(name, folder, pin)
@@ -120,7 +125,7 @@ def is_present(source: str, embedded_part: str) -> bool:
 
 
 def resolve_file(source: str) -> Path | None:
-    """The local weight file that a source stands for, with its pin checked; None if it is no local file.
+    """The local weight file that a source stands for, with its pin checked; None if it is not a local file.
 
     Raises:
         ModelError: the file has another digest than its pin.
@@ -135,11 +140,7 @@ def resolve_file(source: str) -> Path | None:
 
 
 def verify_pin(name: str, path: Path, pin: str) -> None:
-    """Compare the digest of a file or model folder with the one that is expected.
-
-    Raises:
-        ModelError: they differ.
-    """
+    """Raise a ModelError if a file or model folder has another digest than `pin`."""
     found = digest_of_weights(path)
     if found != pin:
         raise ModelError(
@@ -162,20 +163,21 @@ def digest_of_source(source: str, embedded_part: str) -> str:
     return digest_of_weights(resolve_file(source) or resolve(source, embedded_part))
 
 
-def _folder(name: str, embedded_part: str) -> Path:
-    if name == EMBEDDED:
-        return embedded_folder(embedded_part)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError) as error:
-        raise ModelError(_how_to_get(name)) from error
+@cache
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the names and bytes of all configuration and weight files of a model folder."""
+    files = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".safetensors", ".txt"))
+    return digest_of({str(path.relative_to(folder)): file_digest(path) for path in files})
+
+
+def licence_of(source: str) -> str:
+    """The licence of known weights, or a reminder to look it up."""
+    known = KNOWN.get(source.partition(_PIN)[0])
+    return known.licence if known else "unknown to this program: check the terms of the weights yourself"
 
 
 def _refuse_pickles(name: str, folder: Path) -> None:
-    """Refuse a folder in which a network is there as a pickle only."""
+    """Refuse a folder in which a network is stored as a pickle only."""
     pickles = sorted(
         path.relative_to(folder)
         for path in folder.rglob("*")
@@ -191,19 +193,6 @@ def _refuse_pickles(name: str, folder: Path) -> None:
             f"or convert it on a machine where that risk is acceptable: load it with {kind}."
             "from_pretrained(folder, use_safetensors=False) and write it with save_pretrained(new_folder)."
         )
-
-
-@cache
-def folder_digest(folder: Path) -> str:
-    """SHA-256 over the names and bytes of all configuration and weight files of a model folder."""
-    files = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".safetensors", ".txt"))
-    return digest_of({str(path.relative_to(folder)): file_digest(path) for path in files})
-
-
-def licence_of(source: str) -> str:
-    """The licence of known weights, or a reminder to look it up."""
-    known = KNOWN.get(source.partition(_PIN)[0])
-    return known.licence if known else "unknown to this program: check the terms of the weights yourself"
 
 
 def _how_to_get(source: str) -> str:

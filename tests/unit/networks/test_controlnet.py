@@ -97,7 +97,9 @@ def test_a_control_for_another_base_is_refused_with_all_differences(base, tmp_pa
 
 
 def test_another_network_is_named(base, random_models):
-    with pytest.raises(ModelError, match="no ControlNet but a network of class UNet2DConditionModel"):
+    with pytest.raises(
+        ModelError, match="does not hold a ControlNet but a network of class UNet2DConditionModel"
+    ):
         control_from_start(base, random_models / "pipeline" / "unet")
 
 

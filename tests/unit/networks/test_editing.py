@@ -79,7 +79,7 @@ def test_sides_that_do_not_fit_are_refused(editor):
 
 def test_another_kind_of_pipeline_is_refused(tmp_path):
     tiny_pipeline(channels_factor=1).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="no InstructPix2Pix pipeline"):
+    with pytest.raises(ModelError, match="not an InstructPix2Pix pipeline"):
         InstructEditor(tmp_path)
 
 

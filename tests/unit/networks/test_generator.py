@@ -69,9 +69,8 @@ def test_guidance_of_text_and_mask_worked_by_hand(generator, condition):
     t = torch.tensor(500)
 
     @torch.no_grad()
-    def answer(prompts, shown, **guidance):
-        guides = generator._guides(prompts, shown, replace(SETTINGS, **{"guidance": 1.0, **guidance}))
-        return generator._predict(latents, t, guides)
+    def answer(prompts, shown, guidance=1.0, mask_guidance=1.0):
+        return generator._predict(latents, t, *generator._guides(prompts, shown, guidance, mask_guidance))
 
     blank = condition.clone()
     blank[:, 0] = 0

@@ -9,8 +9,8 @@ from torch import nn
 
 from mcpmix.core.errors import ConfigError, ModelError, TrainingError
 from mcpmix.networks.segmenter import SEGMENTERS, build_segmenter, load_network, save_segmenter
-from mcpmix.networks.segnet import unpool
 from mcpmix.networks.segmenter_parts import AnySize
+from mcpmix.networks.segnet import unpool
 
 
 class Tiny(nn.Module):
