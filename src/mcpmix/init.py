@@ -24,8 +24,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
-from mcpmix.data.layouts.folders import GROUPS
-from mcpmix.data.layouts.tables import GIVEN, Collection
+from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection
 from mcpmix.data.phantom_set import world_seed, write_phantom_set
 from mcpmix.data.planning import FOLDER, load_collection
 from mcpmix.data.sample import Sample
@@ -37,10 +36,8 @@ _PHANTOM_SETTINGS = "phantom.json"
 _MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
 _TELLING_FILES = {
     "nnunet": ("dataset.json",),
-    "imagefolder": tuple(
-        f"{place}metadata.{ending}" for place in ("", "train/") for ending in ("jsonl", "csv")
-    ),
-    "manifest": ("manifest.csv", "manifest.jsonl"),
+    "imagefolder": tuple(f"{place}{name}" for place in ("", "train/") for name in METADATA),
+    "manifest": MANIFESTS,
     FOLDER: ("images",),
 }
 

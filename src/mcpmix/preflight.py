@@ -24,7 +24,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.layouts import Collection
 from mcpmix.data.likeness import Phi
 from mcpmix.data.planning import load_collection, make_split
 from mcpmix.data.splits import require_lesions
@@ -292,27 +292,21 @@ def embedded_phi() -> Phi | None:
 
 
 def _load(config: Config, progress: Progress) -> Collection:
-    """The samples, not decoded; if names are wrong, all problems, also those inside of files."""
     data = config.data
-    load = partial(
-        load_collection,
-        data.source,
-        root=data.root,
-        images=data.images,
-        masks=data.masks,
-        groups=data.groups,
-        progress=progress,
-    )
-    split_file = data.split.file
     try:
-        return load(decode=False)
-    except DataError:
-        try:
-            return load()
-        except DataError as error:
-            if split_file is not None and not split_file.is_file():
-                raise DataError(f"{error}\nThe split file {split_file} does not exist.") from error
-            raise
+        return load_collection(
+            data.source,
+            root=data.root,
+            images=data.images,
+            masks=data.masks,
+            groups=data.groups,
+            progress=progress,
+        )
+    except DataError as error:
+        split_file = data.split.file
+        if split_file is not None and not split_file.is_file():
+            raise DataError(f"{error}\nThe split file {split_file} does not exist.") from error
+        raise
 
 
 def _refuse_errors(audit: Audit) -> None:

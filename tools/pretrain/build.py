@@ -202,7 +202,7 @@ def _training_part(config: Config) -> list[Path]:
     if data.source == "phantom":
         raise ConfigError("--split-of: this configuration draws a phantom; it has no images of its own.")
     collection = load_collection(
-        data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups, decode=False
+        data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
     )
     planned = make_split(collection, data.split, config.seed)
     wanted = set(planned.split.train)

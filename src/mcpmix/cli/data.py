@@ -143,8 +143,8 @@ def convert(
     ] = "manifest",
 ) -> None:
     """Write a data set in another layout, without loss: pixels, masks, ids, groups and split."""
-    from mcpmix.data.convert import convert as write
     from mcpmix.data.layouts import WRITERS
+    from mcpmix.data.layouts import convert as write
     from mcpmix.data.planning import load_collection
 
     if layout not in WRITERS:
@@ -169,8 +169,8 @@ def groups(
     from mcpmix.core.errors import StorageError
     from mcpmix.core.stage_folder import storage_errors
     from mcpmix.data.audit import clusters, inspect_all
-    from mcpmix.data.layouts.tables import write_csv
     from mcpmix.data.planning import load_collection
+    from mcpmix.data.tables import write_csv
 
     if out.exists():
         raise StorageError(f"{out} exists. Choose another name.")

@@ -10,9 +10,8 @@ from mcpmix.core.errors import ConfigError, DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
-from mcpmix.data.layouts import READERS
-from mcpmix.data.layouts.folders import scan_folder
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.folder import scan_folder
+from mcpmix.data.layouts import READERS, Collection
 from mcpmix.data.sample import Sample, read_mask
 from mcpmix.data.splits import PARTS, Split, fold_split, group_split, hold_out, read_split, stratified_split
 
@@ -40,9 +39,8 @@ def load_collection(
     masks: Path | None = None,
     groups: Path | None = None,
     progress: Progress = SILENT,
-    decode: bool = True,
 ) -> Collection:
-    """The samples of a source.
+    """The samples of a source; nothing is decoded.
 
     Args:
         source: folder, manifest, nnunet, imagefolder, or a name of the catalogue.
@@ -50,15 +48,13 @@ def load_collection(
         images: folder of images.
         masks: folder of masks.
         groups: CSV with the columns id and group.
-        progress: where decoding reports to.
-        decode: whether the files of a `folder` are read; those of other sources are not.
 
     Raises:
         ConfigError: there is no such source.
         DataError: with every problem of the files.
     """
     if source == FOLDER and images is not None and masks is not None:
-        samples = tuple(scan_folder(images, masks, groups, progress=progress, decode=decode))
+        samples = tuple(scan_folder(images, masks, groups))
         return Collection(samples, grouped="group" if groups else "")
     read = READERS.get(source)
     if read is None and source not in catalog.entries():

@@ -12,12 +12,13 @@ from PIL import Image
 from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError, StorageError
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import new_folder, storage_errors, written
 from mcpmix.data.audit import Facts, file_oddities, has_metadata, inspect_all, without_metadata
-from mcpmix.data.convert import new_folder
-from mcpmix.data.layouts.folders import scan_folder, write_tables
-from mcpmix.data.layouts.tables import Collection, write_csv
+from mcpmix.data.folder import scan_folder
+from mcpmix.data.layouts import Collection, write_tables
 from mcpmix.data.planning import FOLDER, load_collection
 from mcpmix.data.sample import Bytes, Sample, pixel_digest, read_image, read_mask
+from mcpmix.data.tables import write_csv
 
 CHANGES = "changes.csv"
 _PIXELS = {
@@ -75,7 +76,11 @@ def repair(
     first = _first_of_copies(facts) if drop_copies else {}
     changes = [Change("", "file", f"left out: {reason}") for reason in unpaired]
     kept: set[str] = set()
-    with new_folder(out) as folder, progress.track("Writing a mended copy", len(facts)) as advance:
+    with (
+        storage_errors(out),
+        written(new_folder(out)) as folder,
+        progress.track("Writing a mended copy", len(facts)) as advance,
+    ):
         for item in facts:
             reason = _reason_to_leave_out(item, first)
             if reason:
@@ -260,6 +265,6 @@ def mend(
 def _load(config: Config, left_out: list[str], progress: Progress) -> Collection:
     data = config.data
     if data.source == FOLDER and data.images is not None and data.masks is not None:
-        samples = scan_folder(data.images, data.masks, data.groups, decode=False, left_out=left_out)
+        samples = scan_folder(data.images, data.masks, data.groups, left_out=left_out)
         return Collection(tuple(samples), grouped="group" if data.groups else "")
     return load_collection(data.source, root=data.root, progress=progress)

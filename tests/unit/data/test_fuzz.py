@@ -131,7 +131,7 @@ from mcpmix.data.audit import Audit, inspect_all
 from mcpmix.data.planning import load_collection
 try:
     samples = load_collection("folder", root=Path(sys.argv[1])).samples
-    found = [f.title for f in Audit(inspect_all(samples), {}).findings]
+    found = [f"{f.title} {f.items}" for f in Audit(inspect_all(samples), {}).findings]
 except DataError as error:
     found = [str(error)]
 # Not getrusage: its peak begins with that of the process that started this one.

@@ -4,7 +4,7 @@ import pytest
 
 from mcpmix.config import SplitConfig
 from mcpmix.core.errors import ConfigError, DataError
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.layouts import Collection
 from mcpmix.data.planning import load_collection, make_split
 from mcpmix.data.splits import group_split
 

@@ -145,7 +145,7 @@ def test_cvc_png_layouts_group_by_sequence(tmp_path, folders):
 def test_cvc_has_no_frame_613(tmp_path):
     for folder in ("images", "masks"):
         picture(tmp_path / folder / "613.png")
-    with pytest.raises(DataError, match=r"613\.png is no frame of CVC-ClinicDB"):
+    with pytest.raises(DataError, match=r"613\.png is not a frame of CVC-ClinicDB"):
         catalog.load("cvc-clinicdb", tmp_path)
 
 
@@ -170,7 +170,7 @@ def test_piccolo_refuses_other_names(tmp_path):
     for part in ("train", "validation", "test"):
         picture(tmp_path / part / "polyps" / "a.png")
         picture(tmp_path / part / "masks" / "a.png", "L")
-    with pytest.raises(DataError, match="is no frame of PICCOLO"):
+    with pytest.raises(DataError, match="is not a frame of PICCOLO"):
         catalog.load("piccolo", tmp_path)
 
 

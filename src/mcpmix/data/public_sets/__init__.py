@@ -13,9 +13,8 @@ from pathlib import Path
 from mcpmix.core.errors import ConfigError, DataError, did_you_mean
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.archives import folder_of, is_archive, unpack
-from mcpmix.data.layouts.tables import Collection
-from mcpmix.data.public_sets.entry import Archive as Archive
-from mcpmix.data.public_sets.entry import Entry as Entry
+from mcpmix.data.layouts import Collection
+from mcpmix.data.public_sets.entry import Entry
 
 
 @cache
@@ -34,23 +33,18 @@ def entry(name: str) -> Entry:
     Raises:
         ConfigError: there is none; with the nearest name, or with all.
     """
-    known = entries()
-    if name not in known:
-        raise ConfigError(f"no data set {name!r} in the catalogue: {did_you_mean(name, known)}")
-    return known[name]
+    if name not in entries():
+        raise ConfigError(f"no data set {name!r} in the catalogue: {did_you_mean(name, entries())}")
+    return entries()[name]
 
 
 def load(name: str, root: Path, progress: Progress = SILENT) -> Collection:
-    """Find a data set in its archive, packed or not.
+    """Find a data set in its archive, packed or not. Nothing is decoded.
 
     Args:
         name: one of `entries()`.
         root: the folder that the archive unpacks to; the folder that holds it; the archive itself; or the
             folder that holds the archives as they are published. Archives are unpacked beside themselves.
-        progress: where unpacking reports to.
-
-    Returns:
-        Its samples with groups, and the splits that come with it. Nothing is decoded.
 
     Raises:
         ConfigError: no data set has this name.
@@ -61,13 +55,27 @@ def load(name: str, root: Path, progress: Progress = SILENT) -> Collection:
     item = entry(name)
     if is_archive(root):
         return item.load(folder_of(root, progress))
-    return item.load(_unpacked(item, root, progress))
+    packed = [root / archive.name for archive in item.archives if (root / archive.name).is_file()]
+    folders = {path.name.casefold() for path in root.iterdir() if path.is_dir()} if packed else set()
+    waiting = [path for path in packed if path.stem.casefold() not in folders]
+    if 0 < len(waiting) < len(packed):
+        raise DataError(
+            f"{root} holds archives of which some are unpacked and others are not: "
+            f"{', '.join(path.name for path in waiting)}. Unpack these as well, or move the unpacked folders "
+            "away."
+        )
+    try:
+        return item.load(root)
+    except DataError:
+        if not waiting:  # otherwise the archives may also be unpacked under other names
+            raise
+        return item.load(unpack(packed, progress))
 
 
 def recognise(root: Path) -> str | None:
     """The name of the data set that a folder holds, by layout and names; None if none is certain.
 
-    Published archives are recognised by their names, and not looked into.
+    Published archives are recognised by their names, without opening them.
     """
     for name, item in entries().items():
         if any((root / archive.name).is_file() for archive in item.archives):
@@ -89,25 +97,3 @@ def recognise_names(stems: Iterable[str], among: Iterable[Entry] | None = None) 
         if item.stems and given and complete and all(re.fullmatch(item.stems, stem) for stem in given):
             return item.name
     return None
-
-
-def _unpacked(item: Entry, root: Path, progress: Progress) -> Path:
-    """`root`, or where the published archives in it were unpacked to."""
-    packed = [root / archive.name for archive in item.archives if (root / archive.name).is_file()]
-    if not packed:
-        return root
-    folders = {path.name.casefold() for path in root.iterdir() if path.is_dir()}
-    waiting = [path for path in packed if path.stem.casefold() not in folders]
-    if not waiting:
-        return root
-    if len(waiting) < len(packed):
-        names = ", ".join(path.name for path in waiting)
-        raise DataError(
-            f"{root} holds archives of which some are unpacked and others are not: {names}. Unpack these as "
-            "well, or move the unpacked folders away."
-        )
-    try:
-        item.load(root)
-    except DataError:
-        return unpack(packed, progress)
-    return root  # unpacked without a folder of its own

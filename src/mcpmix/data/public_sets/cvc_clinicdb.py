@@ -4,7 +4,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.layouts import Collection
 from mcpmix.data.public_sets.entry import Entry, held_out, locate, pair
 from mcpmix.data.sample import Sample
 
@@ -31,7 +31,7 @@ _PRANET_TEST = frozenset((
 def _frame(image: Path) -> int:
     number = int(image.stem) if image.stem.isdecimal() else 0
     if not 1 <= number <= _FRAMES:
-        raise DataError(f"{image} is no frame of CVC-ClinicDB. Expected names from 1 to {_FRAMES}.")
+        raise DataError(f"{image} is not a frame of CVC-ClinicDB. Expected names from 1 to {_FRAMES}.")
     return number
 
 

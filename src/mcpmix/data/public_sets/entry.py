@@ -1,4 +1,4 @@
-"""What the catalogue knows about a data set."""
+"""What the module of a data set is made of: its `Entry`, and helpers that find and pair its files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,19 +6,13 @@ from importlib import resources
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.pixels import ENDINGS
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.core.pixels import list_images
+from mcpmix.data.layouts import Collection
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that anybody may download.
-
-    Attributes:
-        url: where it is.
-        sha256: of its bytes; empty if its publisher states none.
-        md5: the same.
-    """
+    """A file that anybody may download; its digests are empty where the publisher states none."""
 
     url: str
     sha256: str = ""
@@ -49,8 +43,8 @@ class Entry:
         load: from the folder of the unpacked archive, or the folder that holds it, to its samples.
         archives: what `mcpmix data get` downloads; empty if there is no open download.
         access: how else to get it, where there is none.
-        stems: a regular expression that the stems of its images match, by which it is recognised; empty if
-            they are not special.
+        stems: a regular expression for the stems of its images, by which it is recognised; empty if they are
+            not special.
         whole: whether it is recognised only if complete, because others name their files so too.
     """
 
@@ -72,15 +66,11 @@ class Entry:
     whole: bool = False
 
 
-Pair = tuple[Path, Path]
-
-
 def locate(root: Path, layouts: Iterable[Sequence[str]], expected: str) -> list[Path]:
     """The folders of the first layout that is there, in `root` or in one of its folders.
 
     Args:
-        root: where to look.
-        layouts: each a list of folders such as `PNG/Ground Truth`.
+        layouts: each a list of folders such as `PNG/Ground Truth`; case does not matter.
         expected: the layout in words, for the message.
 
     Raises:
@@ -89,56 +79,62 @@ def locate(root: Path, layouts: Iterable[Sequence[str]], expected: str) -> list[
     if not root.is_dir():
         state = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root} {state}. Expected the folder of the unpacked archive: {expected}.")
-    places = [root, *(path for path in sorted(root.iterdir()) if path.is_dir())]
+    inside = sorted(root.iterdir())
     for layout in layouts:
-        for place in places:
+        for place in (root, *(path for path in inside if path.is_dir())):
             folders = [folder for folder in (_descend(place, chain) for chain in layout) if folder]
             if len(folders) == len(layout):
                 return folders
-    found = ", ".join(path.name for path in sorted(root.iterdir())[:8]) or "nothing"
+    found = ", ".join(path.name for path in inside[:8]) or "nothing"
     raise DataError(f"{root} has another layout (found: {found}). Expected {expected}.")
 
 
-def pair(images: Path, masks: Path, suffixes: Sequence[str] = ("",), skip: str = "") -> list[Pair]:
+def _descend(folder: Path, chain: str) -> Path | None:
+    """The folder at the end of a chain; some archives double a folder on the way (`train/train`)."""
+    for name in chain.split("/"):
+        for doubled in (False, True):
+            found = (path for path in folder.iterdir() if path.name.casefold() == name.casefold())
+            inner = next((path for path in found if path.is_dir()), None)
+            if inner is None and not doubled:
+                return None
+            folder = inner or folder
+    return folder
+
+
+def pair(
+    images: Path, masks: Path, suffixes: Sequence[str] = ("",), skip: str = ""
+) -> list[tuple[Path, Path]]:
     """Images with their masks, in the order of the names.
 
     Args:
-        images: folder of images.
-        masks: folder of masks.
         suffixes: what may follow the image's stem in the stem of its mask; case does not matter.
-        skip: images whose stem ends so are none.
+        skip: files whose stem ends so do not count as images.
 
     Raises:
         DataError: with every image without a mask and every mask without an image.
     """
-    problems: list[str] = []
-    found = [path for path in _files(images) if not (skip and path.stem.endswith(skip))]
-    image_at = {path.stem: path for path in _single(found, problems)}
-    mask_at = {path.stem.casefold(): path for path in _single(_files(masks), problems)}
-    pairs: list[Pair] = []
-    for stem, image in image_at.items():
-        names = [(stem + suffix).casefold() for suffix in suffixes]
-        mask = next((mask_at.pop(name) for name in names if name in mask_at), None)
+    image_files = [path for path in list_images(images) if not (skip and path.stem.endswith(skip))]
+    mask_files = list_images(masks)
+    problems = [] if image_files else [f"{images} holds no images."]
+    for files in (image_files, mask_files):
+        taken: dict[str, Path] = {}
+        for path in files:
+            first = taken.setdefault(path.stem.casefold(), path)
+            if first != path:
+                problems.append(f"{first} and {path.name} have the same stem. Remove one of them.")
+    mask_at = {path.stem.casefold(): path for path in mask_files}
+    pairs = []
+    for image in image_files:
+        keys = [(image.stem + suffix).casefold() for suffix in suffixes]
+        mask = next((mask_at.pop(key) for key in keys if key in mask_at), None)
         if mask is None:
             problems.append(f"{image} has no mask in {masks}. Unpack the archive again.")
         else:
             pairs.append((image, mask))
     problems += [f"{path} has no image in {images}. Unpack the archive again." for path in mask_at.values()]
-    if not image_at:
-        problems.append(f"{images} holds no images.")
     if problems:
         raise DataError(bullet_list(f"{images.parent} is not complete:", problems))
     return pairs
-
-
-def _single(files: Sequence[Path], problems: list[str]) -> Sequence[Path]:
-    """Files, of which no two may have the same stem."""
-    taken: dict[str, Path] = {}
-    for path in files:
-        first = taken.setdefault(path.stem.casefold(), path)
-        if first != path:
-            problems.append(f"{first} and {path.name} have the same stem. Remove one of them.")
-    return files
 
 
 def names(file: str) -> frozenset[str]:
@@ -151,26 +147,3 @@ def held_out(ids: Iterable[str], test: Iterable[str]) -> Mapping[str, str]:
     """A split of which only the test part is published: all others are for training."""
     held = frozenset(test)
     return {name: "test" if name in held else "train" for name in ids}
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()
-    )
-
-
-def _descend(folder: Path, chain: str) -> Path | None:
-    place: Path | None = folder
-    for name in chain.split("/"):
-        place = _child(place, name) if place else None
-        if place:
-            place = _child(place, name) or place
-    return place
-
-
-def _child(folder: Path, name: str) -> Path | None:
-    return next(
-        (path for path in folder.iterdir() if path.name.casefold() == name.casefold() and path.is_dir()), None
-    )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.layouts import Collection
 from mcpmix.data.public_sets.entry import Archive, Entry, locate, pair
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
@@ -65,7 +65,7 @@ ENTRY = Entry(
         "official parts: 2000, 150 and 600; where the test masks are missing, the 150 are the test part",
         "training ISIC_0012970 shows the same pixels as validation ISIC_0012127: the official split leaves "
         "the training copy out",
-        "*_superpixels.png in the image folders are no images",
+        "*_superpixels.png in the image folders are not images",
         "its images are in ISIC 2018 as well: never use one to test the other",
     ),
     load=_load,

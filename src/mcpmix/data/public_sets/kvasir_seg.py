@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.layouts import Collection
 from mcpmix.data.public_sets.entry import Archive, Entry, held_out, locate, names, pair
 from mcpmix.data.sample import Sample
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.layouts.tables import Collection
+from mcpmix.data.layouts import Collection
 from mcpmix.data.public_sets.entry import Entry, locate, pair
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
@@ -16,7 +16,7 @@ _NAME = re.compile(r"\d+_(VP\d+)_frame\d+", re.IGNORECASE)
 def _video(image: Path) -> str:
     match = _NAME.fullmatch(image.stem)
     if not match:
-        raise DataError(f"{image} is no frame of PICCOLO. Expected names like 001_VP1_frame0075.png.")
+        raise DataError(f"{image} is not a frame of PICCOLO. Expected names like 001_VP1_frame0075.png.")
     return match.group(1).upper()
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.layouts.folders import scan_folder
+from mcpmix.data.folder import scan_folder
 from mcpmix.data.sample import Sample
 
 
@@ -27,12 +27,6 @@ def problems_of(root: Path, groups: Path | None = None) -> list[str]:
 def test_equal_stems_make_pairs_in_order(tmp_path, make_pair):
     samples = [make_pair(stem) for stem in ("b", "a 1", "c.x")]
     assert scan(tmp_path) == sorted(samples, key=lambda sample: sample.id)
-
-
-def test_source_is_kept(tmp_path, make_pair):
-    make_pair("a")
-    [sample] = scan_folder(tmp_path / "images", tmp_path / "masks", source="npc")
-    assert (sample.source, sample.group) == ("npc", "a")
 
 
 @pytest.mark.parametrize("suffix", ["_segmentation", "_mask", "-mask", "_gt", "_Segmentation", "_MASK"])
@@ -112,14 +106,30 @@ def test_all_problems_come_at_once(tmp_path, make_pair):
     assert problems[6].startswith(f"{unmasked.mask} cannot be read: the file is empty. ")
 
 
+def test_nothing_is_decoded_where_names_are_right(tmp_path, make_pair):
+    sample = make_pair("a")
+    sample.image.write_bytes(b"")
+    assert scan(tmp_path) == [sample]
+
+
 def test_image_and_mask_both_unreadable_are_two_problems(tmp_path, make_pair):
     sample = make_pair("a")
     sample.image.write_bytes(b"")
     sample.mask.write_bytes(b"")
-    assert [problem.split(" ")[0] for problem in problems_of(tmp_path)] == [
+    make_pair("b").mask.unlink()
+    assert [problem.split(" ")[0] for problem in problems_of(tmp_path)[1:]] == [
         str(sample.image),
         str(sample.mask),
     ]
+
+
+def test_single_files_can_be_left_out(tmp_path, make_pair):
+    sample = make_pair("a")
+    make_pair("b").mask.unlink()
+    left_out = []
+    assert scan_folder(tmp_path / "images", tmp_path / "masks", left_out=left_out) == [sample]
+    assert len(left_out) == 1
+    assert "b.png has no mask" in left_out[0]
 
 
 def test_missing_and_empty_folders_hide_no_cause(tmp_path, make_pair):
@@ -169,9 +179,7 @@ def test_all_problems_of_the_group_table(tmp_path, make_pair):
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "found"), [("name,patient\na,p1\n", "name, patient"), ("", "none"), ("id\na\n", "id")]
-)
+@pytest.mark.parametrize(("content", "found"), [("name,patient\na,p1\n", "name, patient"), ("id\na\n", "id")])
 def test_group_table_without_its_columns(tmp_path, make_pair, content, found):
     make_pair("a")
     path = tmp_path / "groups.csv"
@@ -184,10 +192,14 @@ def test_group_table_without_its_columns(tmp_path, make_pair, content, found):
 def test_group_table_that_cannot_be_read(tmp_path, make_pair):
     make_pair("a")
     path = tmp_path / "groups.csv"
-    assert problems_of(tmp_path, path) == [
-        f"{path} does not exist. Expected a CSV with the columns id and group: check the path."
-    ]
-    path.write_bytes("id,group\na,Müller\n".encode("latin-1"))
-    [problem] = problems_of(tmp_path, path)
-    assert problem.startswith(f"{path} cannot be read: ")
-    assert problem.endswith("Expected a CSV in UTF-8: export it again.")
+    for content, fact in (
+        (None, "does not exist"),
+        (b"", "has no rows"),
+        ("Müller".encode("latin-1"), "UTF-8"),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        [problem] = problems_of(tmp_path, path)
+        assert problem.startswith(f"{path} ")
+        assert fact in problem
+        assert problem.endswith("It must be a CSV with the columns id and group.")
