@@ -28,10 +28,10 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
 ) -> None:
     """Segment new images; a second call makes only what is missing."""
-    from mcpmix.segmenter.predict_folder import predict_files
+    from mcpmix.segmenter.predict import predict_files
 
     with shown_progress() as progress:
-        result = predict_files(
+        made, there = predict_files(
             segmenter,
             images,
             out,
@@ -42,9 +42,8 @@ def predict(
             device=device,
             progress=progress,
         )
-    kept = f", {result.kept} were there already" if result.kept else ""
-    images_text = "image" if result.made == 1 else "images"
-    typer.echo(f"{result.made} {images_text} segmented{kept}: {out}")
+    kept = f", {there} were there already" if there else ""
+    typer.echo(f"{made} {'image' if made == 1 else 'images'} segmented{kept}: {out}")
 
 
 class InputType(StrEnum):
@@ -74,9 +73,10 @@ def export(
     from mcpmix.segmenter.onnx import export_segmenter
 
     with shown_progress() as progress:
-        made = export_segmenter(segmenter, out, verify=verify, input_type=input_type.value, progress=progress)
-    found = made.agreement
-    typer.echo(f"{made.path}: {made.path.stat().st_size / 1e6:.1f} MB, made of {made.segmenter}")
+        folder, found = export_segmenter(
+            segmenter, out, verify=verify, input_type=input_type.value, progress=progress
+        )
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, made of {folder}")
     typer.echo(
         f"compared with torch on {found.images} images: probabilities differ by at most "
         f"{found.difference:.1e}, masks in {found.flipped} of {found.pixels} pixels"

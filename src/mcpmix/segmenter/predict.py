@@ -1,21 +1,28 @@
-"""A trained segmenter for new images of any size."""
+"""Masks for new images of any size: one image in memory, or a folder of them, resumable."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from mcpmix.core.errors import DataError, ModelError
-from mcpmix.core.pixels import as_images
+from mcpmix.core.device import setup
+from mcpmix.core.errors import ConfigError, DataError, ModelError, StorageError, bullet_list
+from mcpmix.core.pixels import as_images, outline, write_png
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import storage_errors, write_json
 from mcpmix.data.augment import normalise
-from mcpmix.data.sample import resize_image
+from mcpmix.data.sample import has_alpha, named_images, read_image, resize_image
 from mcpmix.networks.segmenter import load_network, read_description
 
 _FLIPS: tuple[tuple[int, ...], ...] = ((), (3,), (2,), (2, 3))  # as it is, left-right, upside down, both
+_SETTINGS = "prediction.json"
+_COLOUR = (90, 255, 120)  # of outlines
 
 
 class Predictor:
@@ -24,7 +31,6 @@ class Predictor:
     Args:
         network: from normalised B,3,S,S images to B,1,S,S logits.
         description: the segmenter's config.json; `size` is the side S it was trained at.
-        device: where it runs.
     """
 
     def __init__(
@@ -36,24 +42,26 @@ class Predictor:
         self.device = device
 
     @torch.inference_mode()
-    def predict(self, image: np.ndarray, *, flips: bool = False) -> np.ndarray:
+    def predict(self, image: npt.NDArray[np.uint8], *, flips: bool = False) -> npt.NDArray[np.float32]:
         """Where the lesion is, at the image's own size.
 
         Args:
-            image: (H, W, 3) uint8, RGB, of any size.
+            image: (H, W, 3) RGB, of any size.
             flips: whether to average over the image and its three mirror images, at four times the cost.
 
         Returns:
-            (H, W) float32, probabilities of lesion.
+            (H, W) probabilities of lesion.
 
         Raises:
             DataError: the image has another form; the message says how to convert it.
         """
         _require_rgb(image)
-        small = as_images(resize_image(image, self.size)[None], self.device)
-        logits = self._logits(normalise(small), _FLIPS if flips else _FLIPS[:1])
+        small = normalise(as_images(resize_image(image, self.size)[None], self.device))
+        views = _FLIPS if flips else _FLIPS[:1]
+        # One after the other: a batch may take other kernels, and the first map must not depend on the rest.
+        logits = torch.cat([self.network(small.flip(axes)).flip(axes) for axes in views])
         full = F.interpolate(logits.float(), image.shape[:2], mode="bilinear", align_corners=False)
-        probabilities: np.ndarray = torch.sigmoid(full).mean(dim=0)[0].cpu().numpy()
+        probabilities: npt.NDArray[np.float32] = torch.sigmoid(full).mean(dim=0)[0].cpu().numpy()
         return probabilities
 
     def fingerprint(self) -> str:
@@ -64,13 +72,8 @@ class Predictor:
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def _logits(self, image: Tensor, views: tuple[tuple[int, ...], ...]) -> Tensor:
-        """1,3,S,S to one 1,S,S map of logits per view, all of them turned back."""
-        # One after the other: a batch may take other kernels, and the first map must not depend on the rest.
-        return torch.cat([self.network(image.flip(axes)).flip(axes) for axes in views])
 
-
-def _require_rgb(image: np.ndarray) -> None:
+def _require_rgb(image: npt.NDArray[Any]) -> None:
     if image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8 and image.size:
         return
     hint = "Read files with mcpmix.data.sample.read_image."
@@ -86,35 +89,141 @@ def _require_rgb(image: np.ndarray) -> None:
 
 
 def load_segmenter(path: Path | str, device: torch.device | str = "cpu") -> Predictor:
-    """Load a segmenter from its folder, or from a run's folder.
-
-    Args:
-        path: a folder with config.json and model.safetensors; or a run's folder, whose segmenter with the
-            best validation score is taken.
-        device: where it runs.
+    """Load a segmenter from its folder (config.json and model.safetensors), or the best one of a run.
 
     Raises:
         ModelError: there is no segmenter, or it is damaged.
     """
-    return Predictor(*load_network(segmenter_folder(path)), device=device)
+    return Predictor(*load_network(segmenter_folder(Path(path))), device=device)
 
 
-def segmenter_folder(path: Path | str) -> Path:
-    """The segmenter's own folder: `path` itself, or that of the best segmenter of a run.
+def segmenter_folder(path: Path) -> Path:
+    """The segmenter's own folder: `path` itself, or that of a run's best segmenter by validation DSC.
 
     Raises:
         ModelError: it is a run without a finished segmenter.
     """
-    folder = Path(path)
-    if not (folder / "model.safetensors").exists() and (folder / "segmenter").is_dir():
-        return _best_of_run(folder)
-    return folder
-
-
-def _best_of_run(run: Path) -> Path:
-    """The finished segmenter with the highest validation DSC."""
-    candidates = sorted(path.parent for path in (run / "segmenter").glob("*/seed-*/model.safetensors"))
-    finished = [folder for folder in candidates if not folder.name.endswith(".partial")]
+    if (path / "model.safetensors").exists() or not (path / "segmenter").is_dir():
+        return path
+    found = sorted(file.parent for file in (path / "segmenter").glob("*/seed-*/model.safetensors"))
+    finished = [folder for folder in found if not folder.name.endswith(".partial")]
     if not finished:
-        raise ModelError(f"{run} has no finished segmenter yet: run `mcpmix run` or `mcpmix train`.")
+        raise ModelError(f"{path} has no finished segmenter yet: run `mcpmix run` or `mcpmix train`.")
     return max(finished, key=lambda folder: float(read_description(folder).get("validation_dsc", 0)))
+
+
+# --- whole folders -----------------------------------------------------------------------------------------
+
+
+def predict_files(
+    segmenter: Path,
+    images: Path,
+    out: Path,
+    *,
+    threshold: float = 0.5,
+    probabilities: bool = False,
+    overlay: bool = False,
+    flips: bool = False,
+    device: str = "auto",
+    progress: Progress = SILENT,
+) -> tuple[int, int]:
+    """Segment images that have no result yet; results are of the size of the upright image.
+
+    Writes `masks/<name>.png` (8 bit, lesion = 255) and, where asked for, `probabilities/<name>.png` (16 bit,
+    65535 = certain) and `overlays/<name>.png` (the image with the lesion's outline). Sub-folders of `images`
+    are kept. Nothing of a source file but its pixels gets into a result.
+
+    Args:
+        segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
+        images: an image or a folder of images.
+        threshold: probability in (0, 1) from which a pixel is lesion.
+        flips: see `Predictor.predict`.
+
+    Returns:
+        The number of images that were segmented, and of those whose results were there already.
+
+    Raises:
+        ConfigError: the threshold is out of range, or the device does not exist.
+        DataError: there are no images; or some cannot be read: all others are segmented first.
+        ModelError: there is no segmenter.
+        StorageError: `out` holds results of another segmenter, threshold or choice of flips, or the disk is
+            full.
+    """
+    if not 0 < threshold < 1:
+        raise ConfigError(f"threshold must be in (0, 1), got {threshold}.")
+    sources = named_images(images)
+    folder = segmenter_folder(segmenter)
+    predictor = load_segmenter(folder, setup(device, "float32", 0, deterministic=False).device)
+    if folder != segmenter:
+        progress.say(f"segmenter: {folder}, the run's best on validation")
+    kinds = ["masks"] + ["probabilities"] * probabilities + ["overlays"] * overlay
+    plan = {path: {kind: out / kind / f"{name}.png" for kind in kinds} for name, path in sources.items()}
+    problems, clear = [], []
+    with storage_errors(out):
+        _claim(out, predictor, threshold, flips)
+        todo = [path for path, files in plan.items() if not _up_to_date(list(files.values()), path)]
+        with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
+            for path in todo:
+                try:
+                    image = read_image(path)
+                    clear += [path.name] if has_alpha(path) else []
+                except DataError as error:
+                    problems.append(str(error))
+                else:
+                    probability = predictor.predict(image, flips=flips)
+                    mask = probability >= threshold
+                    if probabilities:
+                        write_png(
+                            plan[path]["probabilities"], np.round(probability * 65535).astype(np.uint16)
+                        )
+                    if overlay:
+                        write_png(plan[path]["overlays"], outlined(image, mask))
+                    write_png(plan[path]["masks"], mask.astype(np.uint8) * np.uint8(255))
+                advance()
+    if clear:
+        few = ", ".join(clear[:3]) + (" ..." if len(clear) > 3 else "")
+        who = "1 image has" if len(clear) == 1 else f"{len(clear)} images have"
+        progress.say(f"{who} an alpha channel ({few}): laid over black, as in training")
+    if problems:
+        count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
+        raise DataError(bullet_list(count, problems))
+    return len(todo), len(plan) - len(todo)
+
+
+def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> None:
+    """Record whose results these are; refuse to mix them with others."""
+    file = out / _SETTINGS
+    decisive = {"weights": predictor.fingerprint(), "threshold": threshold, "flips": flips}
+    if not file.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        known = {
+            name: value for name, value in predictor.description.items() if name in ("arm", "seed", "size")
+        }
+        write_json(file, {**decisive, **known})
+        return
+    try:
+        there = json.loads(file.read_text(encoding="utf-8"))
+        differ = [name for name, value in decisive.items() if there.get(name) != value]
+    except (ValueError, AttributeError):
+        differ = [_SETTINGS]
+    if differ:
+        raise StorageError(
+            f"{out} holds results of another call (not the same: {', '.join(differ)}). Choose another "
+            "folder, or delete this one."
+        )
+
+
+def _up_to_date(files: list[Path], image: Path) -> bool:
+    """Whether all results are there, made after the image was last changed."""
+    changed = image.stat().st_mtime_ns
+    return all(file.exists() and file.stat().st_mtime_ns >= changed for file in files)
+
+
+def outlined(image: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """The (H, W, 3) image with the outline of the mask just outside it, a 256th of the shorter side wide."""
+    grown = mask
+    for _ in range(max(1, min(mask.shape) // 256)):
+        grown = grown | outline(grown, outside=True)
+    picture = image.copy()
+    picture[grown & ~mask] = _COLOUR
+    return picture

@@ -5,18 +5,21 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
 from mcpmix.cli.app import main
 from mcpmix.core.errors import ConfigError, DataError, DependencyError, ModelError
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.core.progress import SILENT
 from mcpmix.data.augment import normalise
 from mcpmix.data.sample import read_image, resize_image
 from mcpmix.networks.loss import segmentation_loss
 from mcpmix.networks.segmenter import SEGMENTERS, build_segmenter, save_segmenter
-from mcpmix.segmenter import onnx as run
-from mcpmix.segmenter.onnx import compare, export_segmenter, images_of
+from mcpmix.segmenter import onnx
+from mcpmix.segmenter.onnx import WholeSegmenter, compare, export_segmenter, images_of, resize_levels
 from mcpmix.segmenter.predict import Predictor, load_segmenter
 
 BACKBONES = {"segformer": "nano", "unet": "mobilenet_v2", "deeplabv3plus": "mobilenet_v2", "segnet": "small"}
@@ -64,7 +67,8 @@ def exported(tmp_path_factory, images):
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
             segmenter = trained_segmenter(folder / "segmenter", images, name)
-            made[name] = segmenter, export_segmenter(segmenter, folder / "model.onnx", verify=images)
+            _, agreement = export_segmenter(segmenter, folder / "model.onnx", verify=images)
+            made[name] = segmenter, folder / "model.onnx", agreement
         return made[name]
 
     return make
@@ -76,16 +80,16 @@ def test_every_backbone_is_tested():
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_backbones_agree_with_torch_at_any_size(name, exported, images):
-    _, made = exported(name)
-    assert made.agreement.images == 3
-    assert made.agreement.pixels == 50 * 50 + 90 * 61 + 31 * 128
-    assert 0 <= made.agreement.difference < 1e-5
-    assert made.agreement.flipped == 0
+    _, _, agreement = exported(name)
+    assert agreement.images == 3
+    assert agreement.pixels == 50 * 50 + 90 * 61 + 31 * 128
+    assert 0 <= agreement.difference < 1e-5
+    assert agreement.flipped == 0
 
 
 def test_facts_travel_with_the_file(exported):
-    segmenter, made = exported("segformer")
-    session = onnxruntime.InferenceSession(made.path)
+    segmenter, file, _ = exported("segformer")
+    session = onnxruntime.InferenceSession(file)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["mcpmix"])
     assert (facts["name"], facts["variant"]) == ("segformer", "nano")
     assert (facts["size"], facts["arm"], facts["seed"], facts["input"]) == (SIZE, "mcpmix", 3, "uint8")
@@ -96,10 +100,12 @@ def test_facts_travel_with_the_file(exported):
 
 
 def test_fractions_give_the_same_as_levels(exported, images, tmp_path):
-    segmenter, _ = exported("segformer")
-    made = export_segmenter(segmenter, tmp_path / "f.onnx", verify=images, input_type="float32")
-    assert made.agreement.difference < 1e-5
-    assert onnxruntime.InferenceSession(made.path).get_inputs()[0].type == "tensor(float)"
+    segmenter, _, _ = exported("segformer")
+    file = tmp_path / "f.onnx"
+    folder, agreement = export_segmenter(segmenter, file, verify=images, input_type="float32")
+    assert folder == segmenter
+    assert agreement.difference < 1e-5
+    assert onnxruntime.InferenceSession(file).get_inputs()[0].type == "tensor(float)"
 
 
 def run_command(*arguments):
@@ -111,10 +117,10 @@ def run_command(*arguments):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_elsewhere_all_ways_give_the_same_masks(name, exported, images, tmp_path, examples, monkeypatch):
     """Another machine has the folder or the file, and none of what lay around it."""
-    segmenter, made = exported(name)
+    segmenter, original, _ = exported(name)
     here = load_segmenter(segmenter)
     moved = shutil.copytree(segmenter, tmp_path / "copy")
-    file = shutil.copy(made.path, tmp_path / "copy.onnx")
+    file = shutil.copy(original, tmp_path / "copy.onnx")
     hidden = segmenter.parent.rename(segmenter.parent.with_name(f"{name}-hidden"))
     monkeypatch.chdir(tmp_path)
     try:
@@ -161,11 +167,11 @@ def test_differences_are_found(error, seen, images):
 
 
 def test_a_file_that_does_not_agree_is_not_kept(exported, images, tmp_path, monkeypatch):
-    class Wrong(run.WholeSegmenter):
+    class Wrong(onnx.WholeSegmenter):
         def forward(self, image):
             return super().forward(image) * 0.9
 
-    monkeypatch.setattr(run, "WholeSegmenter", Wrong)
+    monkeypatch.setattr(onnx, "WholeSegmenter", Wrong)
     with pytest.raises(ModelError, match=r"differ by up to 0\.\d+ on 3 images .*It was not kept"):
         export_segmenter(exported("segformer")[0], tmp_path / "m.onnx", verify=images)
     assert list(tmp_path.iterdir()) == []
@@ -192,7 +198,7 @@ def test_another_ending(tmp_path):
 
 
 def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "_PACKAGES", ("json", "onnx_is_not_here"))
+    monkeypatch.setattr(onnx, "_PACKAGES", ("json", "onnx_is_not_here"))
     with pytest.raises(DependencyError, match=r"needs onnx_is_not_here, .*pip install 'mcpmix\[export\]'"):
         export_segmenter(tmp_path, tmp_path / "m.onnx")
 
@@ -206,9 +212,52 @@ class Branching(nn.Module):
 
 def test_a_network_that_cannot_be_expressed(images, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        run,
+        onnx,
         "load_segmenter",
         lambda _: Predictor(Branching(), {"size": 8, "name": "own:Branching", "variant": "x"}),
     )
     with pytest.raises(ModelError, match=r"own:Branching x cannot be expressed in ONNX: .*branches on the"):
         export_segmenter(tmp_path, tmp_path / "m.onnx", verify=images)
+
+
+# --- the graph ------------------------------------------------------------------------------------------
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def as_levels(image):
+    return torch.from_numpy(image).permute(2, 0, 1).double()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 130), st.integers(0, 9))
+def test_resizing_is_that_of_the_data_bit_for_bit(height, width, size, seed):
+    image = noise(height, width, seed)
+    resized = resize_levels(as_levels(image), size).permute(1, 2, 0).numpy()
+    assert np.array_equal(resized, resize_image(image, size))
+
+
+def test_resizing_two_pixels_by_hand():
+    levels = torch.tensor([[[0.0, 100.0]]], dtype=torch.float64)
+    # Centres of four pixels lie at 1/4, 3/4, 5/4, 7/4 of the old grid, whose own are at 1/2 and 3/2.
+    assert resize_levels(levels, 4)[0].tolist() == [[0.0, 25.0, 75.0, 100.0]] * 4
+    assert resize_levels(levels, 1).tolist() == [[[50.0]]]
+
+
+class Slope(nn.Module):
+    """Logits from the first channel, undoing its normalisation: grey level / 255 - 0.5."""
+
+    def forward(self, images):
+        return images[:, :1] * IMAGENET_STD[0] + IMAGENET_MEAN[0] - 0.5
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (7, 5), (16, 16)])
+def test_the_graph_is_what_the_predictor_does(shape):
+    image = noise(*shape)
+    whole = WholeSegmenter(Slope(), 16)
+    expected = Predictor(Slope(), {"size": 16}).predict(image)
+    assert np.array_equal(whole(torch.from_numpy(image)).numpy(), expected)
+    fractions = torch.from_numpy(image.astype(np.float32) / 255)
+    assert np.array_equal(whole(fractions).numpy(), expected)
