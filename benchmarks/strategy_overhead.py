@@ -195,8 +195,8 @@ def superpixel_epochs(batch: Batch, repeats: int) -> list[dict[str, float]]:
             start = time.thread_time()
             strategy.terms(batch, torch_rng("superpixels", repeat, epoch))
             seconds[epoch].append(time.thread_time() - start)
-            made[epoch].append(len(strategy._cache._kept) - known)
-            known = len(strategy._cache._kept)
+            made[epoch].append(len(strategy.kept) - known)
+            known = len(strategy.kept)
     return [
         {
             "epoch": epoch,

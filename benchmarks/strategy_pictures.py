@@ -12,7 +12,6 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ from mcpmix.core.seeds import torch_rng
 from mcpmix.data.augment import denormalise, normalise
 from mcpmix.mixing.hsmix import centre_surround
 from mcpmix.mixing.registry import STRATEGIES, build_strategy, strategy_needs_pairs
-from mcpmix.mixing.rla_mix import RLAMix
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
 from mcpmix.report.arms import label_of
 
@@ -112,17 +110,10 @@ def picture(name: str, batch: Batch) -> Image.Image:
     return sheet.quantize(COLOURS, dither=Image.Dither.NONE)
 
 
-def documented(name: str) -> Callable[..., Strategy]:
-    """What carries the docstring of a strategy."""
-    return RLAMix if name == "mcpmix-rla" else STRATEGIES[name]
-
-
 def section(name: str) -> str:
     """What it does, its settings, their search range and its cost, from the class itself."""
-    source = documented(name)
-    text = inspect.getdoc(source) or ""
-    text = text.partition("\nArgs:")[0]
-    about = " ".join(re.split(r"Search range:|Cost:", text)[0].split())
+    text = (inspect.getdoc(STRATEGIES[name]) or "").partition("\nArgs:")[0]
+    about = " ".join(text.partition("Cost:")[0].split())
     cost = re.search(r"Cost:(.*?)(?:\n\n|$)", text, re.DOTALL)
     lines = [f"### {label_of(name)}", "", f"`{name}`: {about}", ""]
     if cost:
@@ -137,12 +128,11 @@ def settings_table(name: str) -> list[str]:
     if name == "mcpmix-rla":
         return ["Its settings are those of the section `rla`: see [RLA](rla.md).", ""]
     parameters = inspect.signature(STRATEGIES[name]).parameters
-    search = STRATEGIES[name].search  # type: ignore[attr-defined]
-    hidden = ("editor", "mean", "std", "epochs")
+    search = STRATEGIES[name].search
     rows = [
         f"| `{key}` | {show(value.default)} | {', '.join(map(show, search.get(key, ()))) or '–'} |"
         for key, value in parameters.items()
-        if key not in hidden
+        if key != "epochs"
     ]
     return ["| setting | default | search range |", "|---|---|---|", *rows, ""] if rows else []
 
@@ -153,7 +143,7 @@ def show(value: object) -> str:
         return f"[{', '.join(map(show, value))}]"
     if isinstance(value, float):
         return f"{value:.3g}"
-    return {None: "none", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload]
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def main() -> None:

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from mcpmix.mixing import STRATEGIES
-from mcpmix.mixing.registry import build_strategy
+from mcpmix.mixing.registry import STRATEGIES, build_strategy
 from mcpmix.mixing.strategy import Batch, Originals
 from mcpmix.networks.features import SmallFeatures
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss

@@ -1,6 +1,6 @@
-"""Changing the colours of single images: what AugMix and PixMix have in common."""
+"""Changing the colours of single images under their unchanged hard masks: AugMix and PixMix."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -8,52 +8,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.core.seeds import numpy_stream
-from mcpmix.mixing.photometric import ALL, STANDARD, Pixels, random_operation, severity_problems
+from mcpmix.data.augment import normalise
+from mcpmix.mixing.photometric import ALL, SMALLEST_LEVEL, STANDARD, random_operation, to_pixels
 from mcpmix.mixing.pictures import mixing_picture
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
+
+_DEEPEST = 3
+_TINY = 1e-7
+_SMALLEST = 1e-37  # a power of it is finite in single precision for every exponent in [-1, 0]
 
 
 class AppearanceMix(FixedStrategy):
     """Base of strategies that change images by random operations and leave the masks as they are, hard.
 
-    What they make depends on the batch and the random stream only, so that a loop may have it made ahead.
-
     Args:
         method: Name of the method, for messages.
         severity: Largest level of an operation, in [0.1, 10].
         all_ops: Also change saturation, contrast, brightness and sharpness.
-        mean: Mean by which images are normalised, one value per channel.
-        std: Standard deviation likewise.
-        checks: Of the settings of the subclass, as of `require`.
+        checks: Of the settings of the subclass, as for `require`.
     """
 
     needs_pairs: ClassVar[bool] = False
     ahead: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        method: str,
-        severity: float,
-        all_ops: bool,
-        mean: Sequence[float],
-        std: Sequence[float],
-        checks: Mapping[str, bool],
-    ) -> None:
+    def __init__(self, method: str, severity: float, all_ops: bool, checks: dict[str, bool]) -> None:
         super().__init__()
-        require(method, checks, severity_problems(severity))
+        text = f"severity is {severity}; expected a value from {SMALLEST_LEVEL} to 10"
+        require(method, {**checks, text: SMALLEST_LEVEL <= severity <= 10})
         self.severity = severity
         self.operations = ALL if all_ops else STANDARD
-        self.pixels = Pixels(mean, std)
 
     def changed(self, image: Tensor, draws: np.random.Generator) -> Tensor:
         """An image (3, H, W) in [0, 1] after one random operation, like it."""
         return random_operation(image, self.operations, self.severity, draws)
-
-
-_DEEPEST = 3
-_TINY = 1e-7
 
 
 @final
@@ -67,9 +55,9 @@ class AugMix(AppearanceMix):
     inside a mixture these leave ghosts of lesions that no mask describes. The divergence, of [p, 1 - p], is
     averaged over pixels: a sum would make its weight grow with the image.
 
-    Search range: jsd_weight in {1, 4, 12}, severity in {1, 3}. Cost: three times the forward and backward
-    pass, and about 6 operations for each view of each image. `jsd_weight=0` is the published mode without
-    consistency: one view in place of the image, at the cost of one pass.
+    Cost: three times the forward and backward pass, and about 6 operations for each view of each image.
+    `jsd_weight=0` is the published mode without consistency: one view in place of the image, at the cost of
+    one pass.
 
     Args:
         width: Number of chains, 1 or more.
@@ -79,8 +67,6 @@ class AugMix(AppearanceMix):
         jsd_weight: Weight of the divergence, 0 or more.
         supervise: "clean" or "all": which predictions the masks teach.
         all_ops: Also change saturation, contrast, brightness and sharpness.
-        mean: Mean by which images are normalised, one value per channel.
-        std: Standard deviation likewise.
     """
 
     search: ClassVar[Search] = {"jsd_weight": (1.0, 4.0, 12.0), "severity": (1.0, 3.0)}
@@ -94,8 +80,6 @@ class AugMix(AppearanceMix):
         jsd_weight: float = 12.0,
         supervise: Literal["clean", "all"] = "clean",
         all_ops: bool = False,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
     ) -> None:
         checks = {
             f"width is {width}; expected 1 or more": width >= 1,
@@ -104,17 +88,15 @@ class AugMix(AppearanceMix):
             f"jsd_weight is {jsd_weight}; expected 0 or more": jsd_weight >= 0,
             f"supervise is {supervise!r}; expected 'clean' or 'all'": supervise in ("clean", "all"),
         }
-        super().__init__("AugMix", severity, all_ops, mean, std, checks)
+        super().__init__("AugMix", severity, all_ops, checks)
         self.width, self.depth, self.alpha = width, depth, alpha
         self.jsd_weight, self.supervise = jsd_weight, supervise
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """The images and two views of them, or one view where nothing asks for consistency."""
-        draws, pixels = numpy_stream(rng), self.pixels.denormalise(batch.images)
+        draws, pixels = numpy_stream(rng), to_pixels(batch.images)
         names = ("view1", "view2") if self.jsd_weight > 0 else ("view",)
-        views = [
-            self.pixels.normalise(torch.stack([self.view(image, draws) for image in pixels])) for _ in names
-        ]
+        views = [normalise(torch.stack([self.view(image, draws) for image in pixels])) for _ in names]
         if self.jsd_weight == 0:
             return [Term(views[0], batch.masks, 1.0, names[0])]
         own, other = (1.0, 0.0) if self.supervise == "clean" else (1 / 3, 1 / 3)
@@ -157,9 +139,6 @@ def jensen_shannon(logits: Sequence[Tensor]) -> Tensor:
     return (lesion + background).mean()
 
 
-_SMALLEST = 1e-37  # a power of it is finite in single precision for every exponent in [-1, 0]
-
-
 @final
 class PixMix(AppearanceMix):
     """Add or multiply an image, some times over, with structurally rich pictures or with itself.
@@ -171,8 +150,7 @@ class PixMix(AppearanceMix):
     set is not the authors' download but made by code (`mcpmix.mixing.pictures`), each picture when first
     needed.
 
-    Search range: k in {2, 4}, beta in {3, 4, 5}, severity in {1, 3}. Cost: about 5 operations for each image
-    on the way in, and one pass of the network.
+    Cost: about 5 operations for each image on the way in, and one pass of the network.
 
     Args:
         k: Most rounds, 0 or more.
@@ -183,8 +161,6 @@ class PixMix(AppearanceMix):
         pictures: Size of the mixing set; 0 mixes images with changed copies of themselves only.
         seed: Names the mixing set.
         probability: How often an image is mixed, in [0, 1]; the paper mixes all.
-        mean: Mean by which images are normalised, one value per channel.
-        std: Standard deviation likewise.
     """
 
     search: ClassVar[Search] = {"k": (2, 4), "beta": (3.0, 4.0, 5.0), "severity": (1.0, 3.0)}
@@ -198,8 +174,6 @@ class PixMix(AppearanceMix):
         pictures: int = 256,
         seed: int = 0,
         probability: float = 1.0,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
     ) -> None:
         checks = {
             f"k is {k}; expected 0 or more": k >= 0,
@@ -207,34 +181,31 @@ class PixMix(AppearanceMix):
             f"pictures is {pictures}; expected 0 or more": pictures >= 0,
             f"probability is {probability}; expected a value in [0, 1]": 0.0 <= probability <= 1.0,
         }
-        super().__init__("PixMix", severity, all_ops, mean, std, checks)
+        super().__init__("PixMix", severity, all_ops, checks)
         self.k, self.beta, self.probability = k, beta, probability
         self.pictures, self.seed = pictures, seed
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """One term: the mixed images under their hard masks."""
-        draws, pixels = numpy_stream(rng), self.pixels.denormalise(batch.images)
+        draws, pixels = numpy_stream(rng), to_pixels(batch.images)
         images = batch.images.clone()
         for index, image in enumerate(pixels):
             if draws.random() < self.probability:
-                images[index] = self.pixels.normalise(self.mixed(image, draws))
+                images[index] = normalise(self.mixed(image, draws))
         return [Term(images, batch.masks, 1.0, "mixed")]
 
     def mixed(self, image: Tensor, draws: np.random.Generator) -> Tensor:
         """One image (3, H, W) in [0, 1] after all rounds, like it."""
-        picture = self._picture(image, draws)
+        picture = None
+        if self.pictures > 0:
+            index = int(draws.integers(self.pictures))
+            picture = mixing_picture(self.seed, index, *image.shape[1:]).to(image) / 255
         result = self.changed(image, draws) if draws.random() < 0.5 else image
         for _ in range(int(draws.integers(self.k + 1))):
             partner = picture if picture is not None and draws.random() < 0.5 else self.changed(image, draws)
             mix = add if draws.random() < 0.5 else multiply
             result = mix(result, partner, *coefficients(self.beta, draws)).clamp(0, 1)
         return result
-
-    def _picture(self, image: Tensor, draws: np.random.Generator) -> Tensor | None:
-        if self.pictures == 0:
-            return None
-        index = int(draws.integers(self.pictures))
-        return mixing_picture(self.seed, index, *image.shape[1:]).to(image) / 255
 
 
 def coefficients(beta: float, draws: np.random.Generator) -> tuple[float, float]:

@@ -2,22 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from mcpmix.core.errors import ConfigError
 from mcpmix.core.seeds import torch_rng
-
-ControllerName = Literal["network", "scalar"]
 
 SIGNALS = 5
 """Inputs of a controller, each in [-1, 1]: progress t/T, L_real, L_mix, D_t and tau_t."""
 
 
 class Controller(nn.Module, ABC):
-    """Gives the logits `(psi, zeta)`, both exactly 0 before the first optimiser step."""
+    """Computes the logits `(psi, zeta)`, both exactly 0 before the first optimiser step."""
 
     travel: ClassVar[float]
     """About how many logits N Adam steps at learning rate 1/N move under gradients of constant sign."""
@@ -61,7 +58,7 @@ class NetworkController(Controller):
 
     def __init__(self) -> None:
         super().__init__()
-        # Made on the meta device: there, the default initialisation draws nothing from the global stream.
+        # On the meta device the default initialisation draws nothing from the global stream.
         self.hidden = nn.Linear(SIGNALS, self.HIDDEN, device="meta").to_empty(device="cpu")
         self.output = nn.Linear(self.HIDDEN, 2, bias=False, device="meta").to_empty(device="cpu")
         generator = torch_rng("mcpmix.mixing", "rla controller")
@@ -77,15 +74,6 @@ class NetworkController(Controller):
 
 
 CONTROLLERS: dict[str, type[Controller]] = {"network": NetworkController, "scalar": ScalarController}
-
-
-def build_controller(name: str) -> Controller:
-    """The controller of this name: "network" or "scalar"."""
-    if name not in CONTROLLERS:
-        raise ConfigError(
-            f"RLA: controller is {name!r}; expected one of {', '.join(map(repr, CONTROLLERS))}."
-        )
-    return CONTROLLERS[name]()
 
 
 class Statistics(nn.Module):

@@ -1,4 +1,4 @@
-"""Superpixels of images (SLIC), made once for each sample, and a saliency that needs no network."""
+"""HSMix: pasting and blending the superpixels of two images."""
 
 from typing import ClassVar, Literal, final
 
@@ -9,12 +9,144 @@ from torch.nn import functional as F
 
 from mcpmix.core.seeds import numpy_rng, numpy_stream
 from mcpmix.mixing.partner_mixes import blend, require_partners
-from mcpmix.mixing.photometric import Pixels
+from mcpmix.mixing.photometric import GREY, to_pixels
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 
-_GREY = (0.299, 0.587, 0.114)
 _SIDE = 64  # of the map on which saliency is computed
 _SURROUNDINGS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)  # half widths of windows, in sides of the image
+_TINY = 1e-4
+_SPAN = 1e-5
+
+
+@final
+class HSMix(FixedStrategy):
+    """Each image meets a partner twice: superpixels pasted (hard), and superpixels blended (soft).
+
+    Hard: each superpixel of the partner is pasted with probability `select`. Soft: on the superpixels of the
+    hard image, the partner's weight is constant; it follows the share of the partner in the saliency of both,
+    stretched over the regions of an image to [0, 1], or is drawn from U(0, 1). Masks are mixed by the same
+    weights: hard targets for the hard image, soft ones for the soft image. The real images themselves are
+    not trained on, as published.
+
+    Superpixels are SLIC's, made once for each sample and moved along with augmentation; each sample has
+    `maps` of them with its own numbers of superpixels, as a draw for each step would make SLIC part of every
+    step. Saliency is the difference from the surroundings at several scales, in place of OpenCV's. The
+    published code scrambles pixels before SLIC; here superpixels follow the edges of the image, as the paper
+    describes.
+
+    Cost: two images for each one.
+
+    Args:
+        fewest: Smallest number of superpixels of an image, 1 or more: few for one large lesion, many for
+            small ones.
+        most: Largest number, `fewest` or more.
+        select: Probability that a superpixel of the partner is pasted, in [0, 1].
+        compactness: SLIC's weight of nearness against colour, above 0.
+        variant: Which of the two images to train on.
+        weights: Where the soft weights come from: "saliency", or "random" as in the paper's simpler version.
+        region: "sum" adds saliency over a region, as the published code does, so that larger regions have
+            more weight; "mean" averages it.
+        maps: Superpixel maps of each sample, 1 or more.
+    """
+
+    needs_pairs: ClassVar[bool] = False
+    ahead: ClassVar[bool] = True
+    search: ClassVar[Search] = {"fewest": (30, 80), "most": (80, 400), "select": (0.2, 0.5)}
+
+    def __init__(
+        self,
+        fewest: int = 30,
+        most: int = 80,
+        select: float = 0.2,
+        compactness: float = 8.0,
+        variant: Literal["both", "hard", "soft"] = "both",
+        weights: Literal["saliency", "random"] = "saliency",
+        region: Literal["sum", "mean"] = "sum",
+        maps: int = 4,
+    ) -> None:
+        super().__init__()
+        checks = {
+            f"fewest is {fewest} and most is {most}; expected 1 <= fewest <= most": 1 <= fewest <= most,
+            f"select is {select}; expected a probability in [0, 1]": 0 <= select <= 1,
+            f"compactness is {compactness}; expected a value above 0": compactness > 0,
+            f"variant is {variant!r}; expected both, hard or soft": variant in ("both", "hard", "soft"),
+            f"weights is {weights!r}; expected saliency or random": weights in ("saliency", "random"),
+            f"region is {region!r}; expected sum or mean": region in ("sum", "mean"),
+            f"maps is {maps}; expected 1 or more": maps >= 1,
+        }
+        require("HSMix", checks)
+        self.fewest, self.most, self.compactness, self.maps = fewest, most, compactness, maps
+        self.select, self.variant, self.weights, self.region = select, variant, weights, region
+        self.kept: dict[tuple[str, int], np.ndarray] = {}  # superpixel maps by sample and number
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """Hard and soft images with their masks, each with half of the weight, or one of them."""
+        require_partners(batch, "HSMix")
+        draws, count = numpy_stream(rng), len(batch.images)
+        labels = self.labels(batch, draws.integers(self.maps, size=count))
+        partners = torch.from_numpy(draws.permutation(count)).to(labels.device)
+        pasted = self.pasted(labels[partners], draws)
+        shares = {"hard": pasted.to(batch.images)}
+        if self.variant != "hard":
+            # The partner's superpixels where it is pasted, numbered after the own ones, which stay elsewhere.
+            regions = torch.where(pasted, labels[partners] + labels.max() + 1, labels)
+            shares["soft"] = self.soft_share(batch.images, partners, regions, draws)
+        chosen = ("hard", "soft") if self.variant == "both" else (self.variant,)
+        self.note(**{f"partner_share_{name}": float(shares[name].mean()) for name in chosen})
+        terms = []
+        for name in chosen:
+            images, masks = (blend(v, v[partners], 1.0 - shares[name]) for v in (batch.images, batch.masks))
+            terms.append(Term(images, masks, 1.0 / len(chosen), name))
+        return terms
+
+    def labels(self, batch: Batch, choices: np.ndarray) -> Tensor:
+        """Superpixels of the images of a batch.
+
+        Maps are made from the samples before augmentation and then moved as augmentation moved the pixels, so
+        that one map serves all epochs. A batch that cannot tell what its samples were may hold differently
+        augmented images under one id: its maps are made anew each time.
+
+        Args:
+            batch: Of B images.
+            choices: Which map of each sample, (B,), int.
+
+        Returns:
+            Labels, (B, 1, H, W), int64, on the device of the images; each sample counts from 0.
+        """
+        names = [(name, int(choice)) for name, choice in zip(batch.ids, choices, strict=True)]
+        if batch.originals is None:
+            images = to_pixels(batch.images)
+            maps = [self._make(name, image) for name, image in zip(names, images, strict=True)]
+        else:
+            missing = [index for index, name in enumerate(names) if name not in self.kept]
+            if missing:
+                images = to_pixels(batch.originals.images())
+                self.kept.update({names[i]: self._make(names[i], images[i]) for i in missing})
+            maps = [self.kept[name] for name in names]
+        labels = torch.from_numpy(np.stack(maps))[:, None].long().to(batch.images.device)
+        return labels if batch.originals is None else batch.originals.warp(labels.float()).long()
+
+    def _make(self, name: tuple[str, int], image: Tensor) -> np.ndarray:
+        segments = int(numpy_rng("superpixels", *name).integers(self.fewest, self.most + 1))
+        pixels = image.detach().float().permute(1, 2, 0).cpu().numpy()
+        return superpixels(pixels, segments, self.compactness).astype(np.int32)
+
+    def pasted(self, labels: Tensor, draws: np.random.Generator) -> Tensor:
+        """Where the partner is pasted: whole superpixels of it, bool like its labels (B, 1, H, W)."""
+        count = int(labels.max()) + 1
+        chosen = draws.random((len(labels), count)) < self.select
+        return per_region(torch.from_numpy(chosen).to(labels.device), labels)
+
+    def soft_share(
+        self, images: Tensor, partners: Tensor, regions: Tensor, draws: np.random.Generator
+    ) -> Tensor:
+        """The partner's weight, constant in each region, (B, 1, H, W) in [0, 1]."""
+        if self.weights == "random":
+            drawn = torch.from_numpy(draws.random((len(regions), int(regions.max()) + 1)))
+            return per_region(drawn.to(images), regions)
+        saliency = centre_surround(to_pixels(images))
+        ratio = saliency[partners] / (saliency + saliency[partners] + _TINY)
+        return stretched_over_regions(ratio, regions, average=self.region == "mean")
 
 
 def superpixels(pixels: np.ndarray, segments: int, compactness: float) -> np.ndarray:
@@ -36,58 +168,6 @@ def superpixels(pixels: np.ndarray, segments: int, compactness: float) -> np.nda
     return compact
 
 
-class SuperpixelCache:
-    """Superpixels of samples, each made once.
-
-    A sample has `maps` maps, of numbers of superpixels that belong to its id. They are made from the sample
-    before augmentation and then moved as augmentation moved its pixels; so one map serves all epochs. A
-    batch that cannot tell what its samples were (`Batch.originals` is None) may hold differently augmented
-    images under one id: its maps are made anew each time.
-
-    Args:
-        fewest: Smallest number of superpixels.
-        most: Largest number.
-        compactness: As of `superpixels`.
-        maps: Maps of each sample, to choose from.
-    """
-
-    def __init__(self, fewest: int, most: int, compactness: float, maps: int) -> None:
-        self.fewest, self.most, self.compactness, self.maps = fewest, most, compactness, maps
-        self._kept: dict[tuple[str, int], np.ndarray] = {}
-
-    def labels(self, batch: Batch, pixels: Pixels, choices: np.ndarray) -> Tensor:
-        """Superpixels of the images of a batch.
-
-        Args:
-            batch: Of B images.
-            pixels: From normalised images to [0, 1].
-            choices: Which map of each sample, (B,), int.
-
-        Returns:
-            Labels, (B, 1, H, W), int64, on the device of the images; each sample counts from 0.
-        """
-        names = [(name, int(choice)) for name, choice in zip(batch.ids, choices, strict=True)]
-        if batch.originals is None:
-            images = pixels.denormalise(batch.images)
-            return _stacked([self._make(*pair) for pair in zip(names, images, strict=True)], images)
-        missing = [index for index, name in enumerate(names) if name not in self._kept]
-        if missing:
-            originals = pixels.denormalise(batch.originals.images())
-            for index in missing:
-                self._kept[names[index]] = self._make(names[index], originals[index])
-        maps = _stacked([self._kept[name] for name in names], batch.images)
-        return batch.originals.warp(maps.float()).long()
-
-    def _make(self, name: tuple[str, int], image: Tensor) -> np.ndarray:
-        segments = int(numpy_rng("superpixels", *name).integers(self.fewest, self.most + 1))
-        pixels = image.detach().float().permute(1, 2, 0).cpu().numpy()
-        return superpixels(pixels, segments, self.compactness).astype(np.int32)
-
-
-def _stacked(maps: list[np.ndarray], like: Tensor) -> Tensor:
-    return torch.from_numpy(np.stack(maps))[:, None].long().to(like.device)
-
-
 def centre_surround(pixels: Tensor) -> Tensor:
     """How much each pixel differs from its surroundings, over several scales.
 
@@ -97,7 +177,7 @@ def centre_surround(pixels: Tensor) -> Tensor:
     Returns:
         (B, 1, H, W), 0 or more: mean absolute difference of grey between the pixel and the windows around it.
     """
-    weights = torch.tensor(_GREY, device=pixels.device, dtype=pixels.dtype)[:, None, None]
+    weights = torch.tensor(GREY, device=pixels.device, dtype=pixels.dtype)[:, None, None]
     height, width = pixels.shape[2:]
     # Sums over superpixels need no single pixels, and wide windows are cheap on a small map.
     small = (min(height, _SIDE), min(width, _SIDE))
@@ -114,130 +194,6 @@ def window_mean(values: Tensor, radius: int) -> Tensor:
     # takes 2 * size additions for each pixel instead of size^2.
     rows = F.avg_pool2d(values, (1, size), stride=1, padding=(0, radius), count_include_pad=False)
     return F.avg_pool2d(rows, (size, 1), stride=1, padding=(radius, 0), count_include_pad=False)
-
-
-_TINY = 1e-4
-_SPAN = 1e-5
-
-Variant = Literal["both", "hard", "soft"]
-
-
-@final
-class HSMix(FixedStrategy):
-    """Each image meets a partner twice: superpixels pasted (hard), and superpixels blended (soft).
-
-    Hard: each superpixel of the partner is pasted with probability `select`. Soft: on the superpixels of the
-    hard image, the partner's weight is constant; it follows the share of the partner in the saliency of both,
-    stretched over the regions of an image to [0, 1], or is drawn from U(0, 1). Masks are mixed by the same
-    weights: hard targets for the hard image, soft ones for the soft image. The real images themselves are
-    not trained on, as published.
-
-    Superpixels are SLIC's, made once for each sample and moved along with augmentation (`SuperpixelCache`);
-    each sample has `maps` of them with its own numbers of superpixels, as a draw for each step would make
-    SLIC part of every step. Saliency is the difference from the surroundings at several scales, in place of
-    OpenCV's. The published code scrambles pixels before SLIC; here superpixels follow the edges of the
-    image, as the paper means it.
-
-    Search range: fewest in {30, 80}, most in {80, 400}: few for one large lesion, many for small ones;
-    select in {0.2, 0.5}. Cost: two images for each one.
-
-    Args:
-        fewest: Smallest number of superpixels of an image, 1 or more.
-        most: Largest number, `fewest` or more.
-        select: Probability that a superpixel of the partner is pasted, in [0, 1].
-        compactness: SLIC's weight of nearness against colour, above 0.
-        variant: Which of the two images to train on.
-        weights: Where the soft weights come from: "saliency", or "random" as in the paper's simpler version.
-        region: "sum" adds saliency over a region, as the published code does, so that larger regions have
-            more weight; "mean" averages it.
-        maps: Superpixel maps of each sample, 1 or more.
-    """
-
-    needs_pairs: ClassVar[bool] = False
-    ahead: ClassVar[bool] = True
-    search: ClassVar[Search] = {"fewest": (30, 80), "most": (80, 400), "select": (0.2, 0.5)}
-
-    def __init__(
-        self,
-        fewest: int = 30,
-        most: int = 80,
-        select: float = 0.2,
-        compactness: float = 8.0,
-        variant: Variant = "both",
-        weights: Literal["saliency", "random"] = "saliency",
-        region: Literal["sum", "mean"] = "sum",
-        maps: int = 4,
-    ) -> None:
-        super().__init__()
-        checks = {
-            f"fewest is {fewest} and most is {most}; expected 1 <= fewest <= most": 1 <= fewest <= most,
-            f"select is {select}; expected a probability in [0, 1]": 0 <= select <= 1,
-            f"compactness is {compactness}; expected a value above 0": compactness > 0,
-            f"variant is {variant!r}; expected both, hard or soft": variant in ("both", "hard", "soft"),
-            f"weights is {weights!r}; expected saliency or random": weights in ("saliency", "random"),
-            f"region is {region!r}; expected sum or mean": region in ("sum", "mean"),
-            f"maps is {maps}; expected 1 or more": maps >= 1,
-        }
-        require("HSMix", checks)
-        self.select, self.variant, self.weights, self.region, self.maps = (
-            select,
-            variant,
-            weights,
-            region,
-            maps,
-        )
-        self.pixels = Pixels()
-        self._cache = SuperpixelCache(fewest, most, compactness, maps)
-
-    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
-        """Hard and soft images with their masks, each with half of the weight, or one of them."""
-        require_partners(batch, "HSMix")
-        draws, count = numpy_stream(rng), len(batch.images)
-        labels = self._cache.labels(batch, self.pixels, draws.integers(self.maps, size=count))
-        partners = torch.from_numpy(draws.permutation(count)).to(labels.device)
-        pasted = self.pasted(labels[partners], draws)
-        shares = {"hard": pasted.to(batch.images)}
-        if self.variant != "hard":
-            regions = combined_regions(labels, labels[partners], pasted)
-            shares["soft"] = self._soft_share(batch.images, partners, regions, draws)
-        chosen = ("hard", "soft") if self.variant == "both" else (self.variant,)
-        self.note(**{f"partner_share_{name}": float(shares[name].mean()) for name in chosen})
-        return [self._term(batch, partners, name, shares[name], 1.0 / len(chosen)) for name in chosen]
-
-    def _term(self, batch: Batch, partners: Tensor, name: str, share: Tensor, weight: float) -> Term:
-        images, masks = (blend(v, v[partners], 1.0 - share) for v in (batch.images, batch.masks))
-        return Term(images, masks, weight, name)
-
-    def pasted(self, labels: Tensor, draws: np.random.Generator) -> Tensor:
-        """Where the partner is pasted: whole superpixels of it, bool like its labels (B, 1, H, W)."""
-        count = int(labels.max()) + 1
-        chosen = draws.random((len(labels), count)) < self.select
-        return per_region(torch.from_numpy(chosen).to(labels.device), labels)
-
-    def _soft_share(
-        self, images: Tensor, partners: Tensor, regions: Tensor, draws: np.random.Generator
-    ) -> Tensor:
-        """The partner's weight, constant in each region, (B, 1, H, W) in [0, 1]."""
-        if self.weights == "random":
-            drawn = torch.from_numpy(draws.random((len(regions), int(regions.max()) + 1)))
-            return per_region(drawn.to(images), regions)
-        saliency = centre_surround(self.pixels.denormalise(images))
-        ratio = saliency[partners] / (saliency + saliency[partners] + _TINY)
-        return stretched_over_regions(ratio, regions, average=self.region == "mean")
-
-
-def combined_regions(own: Tensor, partner: Tensor, pasted: Tensor) -> Tensor:
-    """Superpixels of the hard image: the partner's where it is pasted, the own ones elsewhere.
-
-    Args:
-        own: Labels from 0, (B, 1, H, W), int64.
-        partner: Likewise.
-        pasted: Bool like them.
-
-    Returns:
-        Labels like them; those of the partner come after all of the own ones.
-    """
-    return torch.where(pasted, partner + own.max() + 1, own)
 
 
 def per_region(values: Tensor, labels: Tensor) -> Tensor:

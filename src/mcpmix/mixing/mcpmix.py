@@ -6,15 +6,15 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from mcpmix.core.errors import ConfigError, DataError, bullet_list
+from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.mixing.schedules import cosine_share, stepwise_share
-from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, paired_terms
+from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 
 
 def mix(real: Tensor, synthetic: Tensor, s: float | Tensor) -> Tensor:
     """Mix in appearance only: `(1 - s) * real + s * synthetic`. The target stays the mask of `real`.
 
-    Linear, so mixing before or after a per-channel normalisation is the same thing.
+    Linear, so mixing before or after a per-channel normalisation is the same.
 
     Args:
         real: Real images, (B, ...), floating point.
@@ -29,16 +29,6 @@ def mix(real: Tensor, synthetic: Tensor, s: float | Tensor) -> Tensor:
     Raises:
         DataError: If shapes, dtypes or the share do not fit; the message lists every problem.
     """
-    problems = _problems(real, synthetic, s)
-    if problems:
-        raise DataError(bullet_list("mix(real, synthetic, s) cannot pair its arguments:", problems))
-    if isinstance(s, Tensor):
-        share = s.to(device=real.device, dtype=real.dtype)
-        return torch.lerp(real, synthetic, share.reshape(-1, *([1] * (real.ndim - 1))) if s.ndim else share)
-    return torch.lerp(real, synthetic, float(s))
-
-
-def _problems(real: Tensor, synthetic: Tensor, s: float | Tensor) -> list[str]:
     problems = []
     if real.ndim == 0:
         problems.append("expected a batch of images (B, ...), got a 0-d tensor")
@@ -52,80 +42,90 @@ def _problems(real: Tensor, synthetic: Tensor, s: float | Tensor) -> list[str]:
             f"real is {real.dtype} and synthetic is {synthetic.dtype}; expected one floating-point dtype"
         )
     if isinstance(s, Tensor):
-        if s.ndim > 1 or (s.ndim == 1 and s.shape[0] != real.shape[0]):
+        if s.ndim and s.shape != real.shape[:1]:
             problems.append(
                 f"s has shape {tuple(s.shape)}; expected a float, a 0-d tensor or one share per sample, "
                 f"shape ({real.shape[0] if real.ndim else 'B'},)"
             )
     elif not 0.0 <= s <= 1.0:
         problems.append(f"s is {s}; expected a share in [0, 1]")
-    return problems
+    if problems:
+        raise DataError(bullet_list("mix(real, synthetic, s) cannot pair its arguments:", problems))
+    if isinstance(s, Tensor):
+        share = s.to(device=real.device, dtype=real.dtype)
+        return torch.lerp(real, synthetic, share.reshape(-1, *([1] * (real.ndim - 1))) if s.ndim else share)
+    return torch.lerp(real, synthetic, float(s))
 
 
-@final
-class PairedUniform(FixedStrategy):
-    """MCPMix without RLA: each sample draws its share from U[0, s_max].
-
-    Search range: s_max in {0.3, 0.5, 0.7}, rho in {0.25, 0.5}. Cost: two images for each one.
-
-    Args:
-        s_max: Largest synthetic share, in (0, 1].
-        rho: Weight of the mixed loss, in [0, 1]; the real loss has `1 - rho`. The paper gives none for this
-            arm; 0.25 is where RLA starts.
-    """
-
-    needs_pairs: ClassVar[bool] = True
-    search: ClassVar[Search] = {"s_max": (0.3, 0.5, 0.7), "rho": (0.25, 0.5)}
-
-    def __init__(self, s_max: float = 0.7, rho: float = 0.25) -> None:
-        super().__init__()
-        problems = []
-        if not 0.0 < s_max <= 1.0:
-            problems.append(f"s_max is {s_max}; expected a value in (0, 1]")
-        if not 0.0 <= rho <= 1.0:
-            problems.append(f"rho is {rho}; expected a value in [0, 1]")
-        if problems:
-            raise ConfigError(bullet_list("MCPMix cannot be built with these settings:", problems))
-        self.s_max, self.rho = s_max, rho
-
-    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
-        """The real images, and the images mixed with one random share per sample."""
-        share = self.s_max * torch.rand(len(batch.images), generator=rng)
-        self.note(s=float(share.mean()), rho=self.rho)
-        return paired_terms(batch, mix(batch.images, batch.pairs(), share), self.rho)
+def paired_terms(batch: Batch, mixed: Tensor, rho: Tensor | float) -> list[Term]:
+    """The two terms of MCPMix: `1 - rho` on the real images, `rho` on the mixed, one hard mask for both."""
+    return [
+        Term(batch.images, batch.masks, 1.0 - rho, "real"),
+        Term(mixed, batch.masks, rho, "mixed"),
+    ]
 
 
-class ScheduledMix(FixedStrategy):
-    """Paired mixing where each sample's share is a draw r from U[0, 1] times a ceiling that falls to 0 at T.
+class PairedMix(FixedStrategy):
+    """Base of paired mixing without learnt gates: a sample's share is a draw from U[0, 1] times a ceiling.
 
     Args:
-        epochs: T, the length of the schedule; later epochs count as T.
-        rho: Weight of the mixed loss, in [0, 1]; as for `PairedUniform`.
+        rho: Weight of the mixed loss, in [0, 1]; the real loss has `1 - rho`. The paper gives none for these
+            arms; 0.25 is what RLA starts from.
+        checks: Of the settings of the subclass, as for `require`.
     """
 
     needs_pairs: ClassVar[bool] = True
 
-    def __init__(self, epochs: int, rho: float = 0.25) -> None:
+    def __init__(self, rho: float, checks: dict[str, bool]) -> None:
         super().__init__()
-        problems = []
-        if epochs < 1:
-            problems.append(f"epochs is {epochs}; expected 1 or more")
-        if not 0.0 <= rho <= 1.0:
-            problems.append(f"rho is {rho}; expected a value in [0, 1]")
-        if problems:
-            raise ConfigError(bullet_list("A mixing schedule cannot be built with these settings:", problems))
-        self.epochs, self.rho = epochs, rho
+        require("MCPMix", {**checks, f"rho is {rho}; expected a value in [0, 1]": 0.0 <= rho <= 1.0})
+        self.rho = rho
 
     @abstractmethod
-    def ceiling(self, epoch: int) -> float:
+    def ceiling(self) -> float:
         """The largest share of this epoch, in [0, 1]."""
 
     @final
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
-        """The real images, and the images mixed with one scheduled random share per sample."""
-        share = self.ceiling(self.epoch) * torch.rand(len(batch.images), generator=rng)
+        """The real images, and the images mixed with one random share per sample."""
+        share = self.ceiling() * torch.rand(len(batch.images), generator=rng)
         self.note(s=float(share.mean()), rho=self.rho)
         return paired_terms(batch, mix(batch.images, batch.pairs(), share), self.rho)
+
+
+@final
+class UniformMix(PairedMix):
+    """MCPMix without RLA: each sample draws its share from U[0, s_max].
+
+    Cost: two images for each one.
+
+    Args:
+        s_max: Largest synthetic share, in (0, 1].
+        rho: Weight of the mixed loss, as for `PairedMix`.
+    """
+
+    search: ClassVar[Search] = {"s_max": (0.3, 0.5, 0.7), "rho": (0.25, 0.5)}
+
+    def __init__(self, s_max: float = 0.7, rho: float = 0.25) -> None:
+        super().__init__(rho, {f"s_max is {s_max}; expected a value in (0, 1]": 0.0 < s_max <= 1.0})
+        self.s_max = s_max
+
+    def ceiling(self) -> float:
+        """`s_max`, in every epoch."""
+        return self.s_max
+
+
+class ScheduledMix(PairedMix):
+    """Base of paired mixing whose ceiling falls to 0 at T.
+
+    Args:
+        epochs: T, the length of the schedule; later epochs count as T.
+        rho: Weight of the mixed loss, as for `PairedMix`.
+    """
+
+    def __init__(self, epochs: int, rho: float = 0.25) -> None:
+        super().__init__(rho, {f"epochs is {epochs}; expected 1 or more": epochs >= 1})
+        self.epochs = epochs
 
 
 @final
@@ -135,18 +135,18 @@ class StepwiseMix(ScheduledMix):
     Cost: two images for each one.
     """
 
-    def ceiling(self, epoch: int) -> float:
+    def ceiling(self) -> float:
         """See `stepwise_share`."""
-        return stepwise_share(epoch, self.epochs)
+        return stepwise_share(self.epoch, self.epochs)
 
 
 @final
 class CosineMix(ScheduledMix):
-    """Cosine annealing: share `r * 0.25 (1 + cos(pi t / T))`.
+    """Cosine annealing: share `r * 0.25 (1 + cos(pi t / T))`, with r from U[0, 1] for each sample.
 
     Cost: two images for each one.
     """
 
-    def ceiling(self, epoch: int) -> float:
+    def ceiling(self) -> float:
         """See `cosine_share`."""
-        return cosine_share(epoch, self.epochs)
+        return cosine_share(self.epoch, self.epochs)

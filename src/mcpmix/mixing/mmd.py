@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy between two sets of feature vectors, Gaussian RBF kernel."""
+"""Maximum mean discrepancy between two sets of feature vectors, and the frozen network that makes them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +44,20 @@ def mmd(
         DataError: If the shapes do not fit.
         ConfigError: If an option is not one of those above.
     """
-    _check(x, y, estimator, bandwidth, bandwidths)
+    _check_shapes(x, y)
+    if estimator not in ("biased", "unbiased"):
+        raise ConfigError(f"mmd: estimator is {estimator!r}; expected 'biased' or 'unbiased'.")
+    if estimator == "unbiased" and min(len(x), len(y)) < 2:
+        raise DataError(
+            f"The unbiased MMD needs two vectors or more on each side, got {len(x)} and {len(y)}; "
+            "use a larger batch or estimator='biased'."
+        )
+    widths = [*bandwidths] if bandwidth is None or isinstance(bandwidth, Tensor) else [bandwidth, *bandwidths]
+    if not bandwidths or not all(0.0 < width < math.inf for width in widths):
+        raise ConfigError(
+            f"mmd: bandwidth {bandwidth} with multiples {tuple(bandwidths)}; expected finite values above 0, "
+            "and one multiple or more."
+        )
     with torch.autocast(x.device.type, enabled=False):
         xx, yy, xy = _squared_distances(x, y)
         variance = _median_square(xx, yy, xy) if bandwidth is None else bandwidth**2
@@ -54,7 +67,12 @@ def mmd(
             squared = (k_xx.mean() + k_yy.mean() - 2.0 * k_xy.mean()).clamp(min=0.0)
         else:
             squared = _mean_off_diagonal(k_xx) + _mean_off_diagonal(k_yy) - 2.0 * k_xy.mean()
-        return _safe_sqrt(squared) if root else squared
+        if not root:
+            return squared
+        # A plain root would send inf * 0 = nan to the gates at 0.
+        positive = squared > 0
+        length = torch.where(positive, squared, torch.ones_like(squared)).sqrt()
+        return torch.where(positive, length, torch.zeros_like(squared))
 
 
 def median_bandwidth(x: Tensor, y: Tensor) -> Tensor:
@@ -67,9 +85,17 @@ def median_bandwidth(x: Tensor, y: Tensor) -> Tensor:
         x: Features, (n, F).
         y: Features, (m, F).
     """
-    _check(x, y, "biased", None, (1.0,))
+    _check_shapes(x, y)
     with torch.autocast(x.device.type, enabled=False), torch.no_grad():
         return _median_square(*_squared_distances(x, y)).sqrt()
+
+
+def _check_shapes(x: Tensor, y: Tensor) -> None:
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or 0 in (*x.shape, *y.shape):
+        raise DataError(
+            f"mmd expects two sets of feature vectors (n, F) and (m, F), none empty; "
+            f"got {tuple(x.shape)} and {tuple(y.shape)}. Pool feature maps first."
+        )
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,16 +118,14 @@ def _squared_distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _median_square(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
-    pairs = torch.cat([_upper(xx), _upper(yy), xy.flatten()]).detach()
+    upper = []
+    for square in (xx, yy):
+        rows, columns = torch.triu_indices(len(square), len(square), offset=1, device=square.device)
+        upper.append(square[rows, columns])
+    pairs = torch.cat([*upper, xy.flatten()]).detach()
     median, mean = pairs.median(), pairs.mean()
     fallback = torch.where(mean > 0, mean, torch.ones_like(mean))
     return torch.where(median > 0, median, fallback)
-
-
-def _upper(square: Tensor) -> Tensor:
-    n = square.shape[0]
-    rows, columns = torch.triu_indices(n, n, offset=1, device=square.device)
-    return square[rows, columns]
 
 
 def _kernel(squared: Tensor, variance: float | Tensor, bandwidths: Sequence[float]) -> Tensor:
@@ -110,38 +134,8 @@ def _kernel(squared: Tensor, variance: float | Tensor, bandwidths: Sequence[floa
 
 
 def _mean_off_diagonal(square: Tensor) -> Tensor:
-    n = square.shape[0]
+    n = len(square)
     return (square.sum() - square.diagonal().sum()) / (n * (n - 1))
-
-
-def _safe_sqrt(squared: Tensor) -> Tensor:
-    """Root whose gradient at 0 is 0: the plain one would send inf * 0 = nan to the gates."""
-    positive = squared > 0
-    root = torch.where(positive, squared, torch.ones_like(squared)).sqrt()
-    return torch.where(positive, root, torch.zeros_like(squared))
-
-
-def _check(
-    x: Tensor, y: Tensor, estimator: str, bandwidth: float | Tensor | None, bandwidths: Sequence[float]
-) -> None:
-    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or 0 in (*x.shape, *y.shape):
-        raise DataError(
-            f"mmd expects two sets of feature vectors (n, F) and (m, F), none empty; "
-            f"got {tuple(x.shape)} and {tuple(y.shape)}. Pool feature maps first."
-        )
-    if estimator not in ("biased", "unbiased"):
-        raise ConfigError(f"mmd: estimator is {estimator!r}; expected 'biased' or 'unbiased'.")
-    if estimator == "unbiased" and min(x.shape[0], y.shape[0]) < 2:
-        raise DataError(
-            f"The unbiased MMD needs two vectors or more on each side, got {x.shape[0]} and {y.shape[0]}; "
-            "use a larger batch or estimator='biased'."
-        )
-    widths = [*bandwidths] if bandwidth is None or isinstance(bandwidth, Tensor) else [bandwidth, *bandwidths]
-    if not bandwidths or not all(0.0 < width < math.inf for width in widths):
-        raise ConfigError(
-            f"mmd: bandwidth {bandwidth} with multiples {tuple(bandwidths)}; expected finite values above 0, "
-            "and one multiple or more."
-        )
 
 
 FeatureExtractor = Callable[[Tensor], Tensor]
@@ -153,9 +147,6 @@ class FrozenFeatures:
 
     Not an `nn.Module`, on purpose: as an attribute of one it stays out of `parameters()`, `state_dict()` and
     `train()`. The module it was given is frozen in place.
-
-    Args:
-        extractor: The network or function; see `FeatureExtractor`.
     """
 
     def __init__(self, extractor: FeatureExtractor) -> None:
@@ -167,20 +158,16 @@ class FrozenFeatures:
     def __call__(self, images: Tensor) -> Tensor:
         """Features (B, F) of images (B, 3, H, W); gradients flow to the images, never to the weights."""
         if isinstance(self._extractor, nn.Module):
-            self._settle(self._extractor, images.device)
+            if self._extractor.training:  # a model that contains phi may have been switched to training
+                self._extractor.eval()
+            weight = next(self._extractor.parameters(), None)
+            if weight is not None and weight.device != images.device:
+                self._extractor.to(images.device)
         features = self._extractor(images)
         if features.ndim != 2 or features.shape[0] != images.shape[0]:
             raise ModelError(
-                f"The feature extractor must give one vector per image, ({images.shape[0]}, F), for images "
+                f"The feature extractor must return one vector per image, ({images.shape[0]}, F), for images "
                 f"{tuple(images.shape)}; it gave {tuple(features.shape)}. Average feature maps over height "
                 "and width."
             )
         return features
-
-    @staticmethod
-    def _settle(extractor: nn.Module, device: torch.device) -> None:
-        if extractor.training:  # a model that contains phi may have been switched to training as a whole
-            extractor.eval()
-        weight = next(extractor.parameters(), None)
-        if weight is not None and weight.device != device:
-            extractor.to(device)

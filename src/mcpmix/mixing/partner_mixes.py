@@ -1,4 +1,4 @@
-"""Mixing each image of a batch with another one: what Mixup, CutMix, GridMix and SmoothMix have in common.
+"""Mixing each image of a batch with another one: Mixup, CutMix, GridMix and SmoothMix.
 
 All of them are a weight map M of the own image: `M * own + (1 - M) * partner`, and the mask is mixed by the
 same map. The share of an image-level label, which the papers on classification need, is never used.
@@ -6,7 +6,7 @@ same map. The share of an image-level label, which the papers on classification 
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -53,15 +53,15 @@ class PartnerMix(FixedStrategy):
     Args:
         method: Name of the method, for messages.
         probability: How often a batch is mixed at all, in [0, 1]; otherwise it stays as it is.
-        problems: What is wrong with the settings of the subclass.
+        checks: Of the settings of the subclass, as for `require`.
     """
 
     needs_pairs: ClassVar[bool] = False
 
-    def __init__(self, method: str, probability: float, problems: Sequence[str] = ()) -> None:
+    def __init__(self, method: str, probability: float, checks: Mapping[str, bool]) -> None:
         super().__init__()
-        text = f"probability is {probability}; expected a value in [0, 1]"
-        require(method, {text: 0.0 <= probability <= 1.0}, problems)
+        own = {f"probability is {probability}; expected a value in [0, 1]": 0.0 <= probability <= 1.0}
+        require(method, {**checks, **own})
         self.method, self.probability = method, probability
 
     @abstractmethod
@@ -77,8 +77,7 @@ class PartnerMix(FixedStrategy):
         """One term of B images and masks, both mixed by one map; its mean is noted as "own_share"."""
         require_partners(batch, self.method)
         draws = numpy_stream(rng)
-        images, masks = batch.images, batch.masks
-        share = 1.0
+        images, masks, share = batch.images, batch.masks, 1.0
         if draws.random() < self.probability:
             count, _, height, width = images.shape
             partners = torch.from_numpy(draws.permutation(count)).to(images.device)
@@ -97,11 +96,11 @@ class Mixup(PartnerMix):
     `lam ~ Beta(alpha, alpha)`, one for the batch. Binary cross-entropy is linear in its target, so the soft
     mask gives exactly the published sum of two losses.
 
-    Search range: alpha in {0.1, 0.2, 0.4, 1.0}; the paper has 1.0 on CIFAR and 0.1 to 0.4 on ImageNet.
     Cost: one interpolation of the batch, nothing against a training step.
 
     Args:
-        alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are.
+        alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are. The paper
+            has 1.0 on CIFAR and 0.1 to 0.4 on ImageNet.
         probability: How often a batch is mixed, in [0, 1]; the paper mixes all.
         per_sample: Draw one `lam` for each sample; the paper draws one for the batch.
     """
@@ -109,8 +108,7 @@ class Mixup(PartnerMix):
     search: ClassVar[Search] = {"alpha": (0.1, 0.2, 0.4, 1.0)}
 
     def __init__(self, alpha: float = 1.0, probability: float = 1.0, per_sample: bool = False) -> None:
-        wrong = [] if alpha >= 0.0 else [f"alpha is {alpha}; expected 0 or more"]
-        super().__init__("Mixup", probability, wrong)
+        super().__init__("Mixup", probability, {f"alpha is {alpha}; expected 0 or more": alpha >= 0.0})
         self.alpha, self.per_sample = alpha, per_sample
 
     def weight_map(self, count: int, height: int, width: int, draws: np.random.Generator) -> Tensor:  # noqa: ARG002
@@ -127,35 +125,30 @@ class CutMix(PartnerMix):
     `lam ~ Beta(beta, beta)`; the box has `sqrt(1 - lam)` of each side, its centre is uniform over the pixels,
     and it is clipped to the image. One box for the batch.
 
-    Search range: beta in {0.5, 1.0}, probability in {0.5, 1.0}; the paper has beta 1, and probability 0.5 on
-    CIFAR, 1 on ImageNet. Cost: one interpolation of the batch, nothing against a training step.
+    Cost: one interpolation of the batch, nothing against a training step.
 
     Args:
-        beta: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are.
-        probability: How often a batch is mixed, in [0, 1].
+        beta: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are. The paper
+            has 1.
+        probability: How often a batch is mixed, in [0, 1]; the paper has 0.5 on CIFAR and 1 on ImageNet.
     """
 
     search: ClassVar[Search] = {"beta": (0.5, 1.0), "probability": (0.5, 1.0)}
 
     def __init__(self, beta: float = 1.0, probability: float = 0.5) -> None:
-        wrong = [] if beta >= 0.0 else [f"beta is {beta}; expected 0 or more"]
-        super().__init__("CutMix", probability, wrong)
+        super().__init__("CutMix", probability, {f"beta is {beta}; expected 0 or more": beta >= 0.0})
         self.beta = beta
 
     def weight_map(self, count: int, height: int, width: int, draws: np.random.Generator) -> Tensor:  # noqa: ARG002
         """0 inside the box and 1 outside, (1, 1, height, width)."""
-        lam = draws.beta(self.beta, self.beta) if self.beta > 0 else 1.0
-        side = np.sqrt(1.0 - lam)
+        side = math.sqrt(1.0 - (draws.beta(self.beta, self.beta) if self.beta > 0 else 1.0))
+        box = []
+        for length in (height, width):
+            half, centre = int(length * side) // 2, int(draws.integers(length))
+            box.append(slice(max(centre - half, 0), min(centre + half, length)))
         weight = torch.ones(1, 1, height, width)
-        rows, columns = (_interval(length, side, draws) for length in (height, width))
-        weight[..., rows, columns] = 0.0
+        weight[..., box[0], box[1]] = 0.0
         return weight
-
-
-def _interval(length: int, share: float, draws: np.random.Generator) -> slice:
-    """The pixels of an axis that a box with this share of it covers, around a random centre."""
-    half, centre = int(length * share) // 2, int(draws.integers(length))
-    return slice(max(centre - half, 0), min(centre + half, length))
 
 
 @final
@@ -168,14 +161,14 @@ class GridMix(PartnerMix):
     often run under this name: `lam ~ U(share)`, and the partner shows through the top-left corner of each of
     `holes` x `holes` patches, with `sqrt(1 - lam)` of the patch's sides. One grid for the batch.
 
-    Search range: cells in {4, 8, 16}, probability in {0.5, 1.0}; holes in {4, 8, 20}.
     Cost: one map and one interpolation of the batch, nothing against a training step.
 
     Args:
         mode: "cells" or "holes".
         cells: Cells along each side, 1 or more ("cells").
         alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are ("cells").
-        holes: Holes along each side, from 1 to half the image's side in pixels ("holes").
+        holes: Holes along each side, from 1 to half the image's side in pixels ("holes"); 4 and 8 are worth
+            trying too.
         share: Smallest and largest `lam`, within (0, 1) ("holes").
         probability: How often a batch is mixed, in [0, 1].
     """
@@ -199,7 +192,7 @@ class GridMix(PartnerMix):
             f"holes is {holes}; expected 1 or more": holes >= 1,
             f"share is {tuple(share)}; expected 0 < smallest <= largest < 1": 0.0 < low <= high < 1.0,
         }
-        super().__init__("GridMix", probability, [text for text, fine in checks.items() if not fine])
+        super().__init__("GridMix", probability, checks)
         self.mode, self.cells, self.alpha, self.holes, self.share = mode, cells, alpha, holes, (low, high)
 
     def weight_map(self, count: int, height: int, width: int, draws: np.random.Generator) -> Tensor:  # noqa: ARG002
@@ -220,15 +213,12 @@ class GridMix(PartnerMix):
                 f"expected at most {min(height, width) // 2}. Lower `holes`."
             )
         side = math.sqrt(1.0 - draws.uniform(*self.share))
-        rows, columns = (_in_hole(length, self.holes, side) for length in (height, width))
-        return ~(rows[:, None] & columns[None, :])
-
-
-def _in_hole(length: int, holes: int, share: float) -> np.ndarray:
-    """Which pixels of an axis lie in a hole: the first `share` of each patch, at least 1, never all."""
-    patch = math.ceil(length / holes)
-    hole = min(max(int(patch * share), 1), patch - 1)
-    return np.arange(length) % patch < hole
+        inside = []
+        for length in (height, width):
+            patch = math.ceil(length / self.holes)
+            hole = min(max(int(patch * side), 1), patch - 1)  # at least one pixel of a patch, never all
+            inside.append(np.arange(length) % patch < hole)
+        return ~(inside[0][:, None] & inside[1][None, :])
 
 
 @final
@@ -239,7 +229,6 @@ class SmoothMix(PartnerMix):
     range of shares of the image's shorter side. One bump for the batch. With the published range most of
     the mask is soft: G is well above 0 nearly everywhere.
 
-    Search range: sigma in {(0.1, 0.25), (0.25, 0.5), (0.5, 1.0)}, probability in {0.5, 1.0}.
     Cost: one map and one interpolation of the batch, nothing against a training step.
 
     Args:
@@ -255,8 +244,8 @@ class SmoothMix(PartnerMix):
 
     def __init__(self, sigma: tuple[float, float] = (0.25, 0.5), probability: float = 0.5) -> None:
         low, high = sigma
-        wrong = [] if 0.0 < low <= high else [f"sigma is {tuple(sigma)}; expected 0 < smallest <= largest"]
-        super().__init__("SmoothMix", probability, wrong)
+        checks = {f"sigma is {tuple(sigma)}; expected 0 < smallest <= largest": 0.0 < low <= high}
+        super().__init__("SmoothMix", probability, checks)
         self.sigma = (low, high)
 
     def weight_map(self, count: int, height: int, width: int, draws: np.random.Generator) -> Tensor:  # noqa: ARG002

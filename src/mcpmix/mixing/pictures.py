@@ -1,7 +1,8 @@
 """Structurally rich pictures made by code: fractals and patterns like those that excite features.
 
-They stand in for the downloaded mixing set of PixMix. A picture belongs to a seed and an index, is made when
-it is first asked for, and is kept in memory. Its design does not depend on the size that it is made at.
+They stand in for the downloaded mixing sets of PixMix and DiffuseMix. A picture belongs to a seed and an
+index, is made when it is first asked for, and is kept in memory. The design of PixMix's pictures does not
+depend on the size that they are made at.
 """
 
 from collections.abc import Callable
@@ -15,19 +16,16 @@ from torch.nn import functional as F
 
 from mcpmix.core.seeds import numpy_rng
 
-_KEPT: Final = 2048
 _WALKERS, _BURN_IN, _STEPS = 1500, 20, 60
 _OCTAVES = 6
-_MAPS = (2, 4)
-_EDGE = 0.02  # of a share of the points on either side, so that single outliers do not shrink a fractal
 
 Painter = Callable[[np.random.Generator, int, int], np.ndarray]
 """From a random stream, a height and a width to colours, (H, W, 3) in [0, 1]."""
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=2048)
 def mixing_picture(seed: int, index: int, height: int, width: int) -> Tensor:
-    """The picture of this seed and index.
+    """A picture of PixMix's mixing set.
 
     Args:
         seed: Names a set of pictures.
@@ -44,12 +42,26 @@ def mixing_picture(seed: int, index: int, height: int, width: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(colours.transpose(2, 0, 1)))
 
 
+@lru_cache(maxsize=1024)
+def fractal_picture(seed: int, index: int, height: int, width: int) -> Tensor:
+    """A fractal of DiffuseMix, arguments as of `mixing_picture`.
+
+    Returns:
+        (3, height, width), uint8: black ground, brighter in one colour where points are denser. Shared
+        between callers: not to be changed.
+    """
+    draws = numpy_rng("diffusemix-fractal", seed, index)
+    density = _attractor_density(draws, height, width, outside=0.01)
+    colour = draws.uniform(0.3, 1.0, 3)
+    return torch.from_numpy(np.rint(255 * colour[:, None, None] * density).astype(np.uint8))
+
+
 def attractor(maps: np.ndarray, draws: np.random.Generator) -> np.ndarray:
     """Points of the attractor of an iterated function system, by the chaos game.
 
     Args:
         maps: (M, 2, 3), contracting affine maps: a 2 x 2 matrix and a translation each.
-        draws: Where the choices come from; a map is chosen in proportion to its area factor.
+        draws: Chooses the maps, each in proportion to its area factor.
 
     Returns:
         (N, 2), x and y.
@@ -71,35 +83,41 @@ def random_maps(draws: np.random.Generator) -> np.ndarray:
     Matrices are rotations around singular values s1 >= s2 in [0, 1] with the sum of all s1 + 2 s2 in
     [(5 + M) / 2, (6 + M) / 2]: less gives dust, more gives blots. Translations are uniform in [-1, 1].
     """
-    count = int(draws.integers(_MAPS[0], _MAPS[1] + 1))
+    count = int(draws.integers(2, 5))
     while True:
         scales = np.sort(draws.random((count, 2)), axis=1)[:, ::-1]
         if (5 + count) / 2 <= (scales @ [1, 2]).sum() <= (6 + count) / 2:
             break
-    first, second = (_rotations(draws.uniform(0, 2 * np.pi, count)) for _ in range(2))
+    rotations = []
+    for _ in range(2):
+        angles = draws.uniform(0, 2 * np.pi, count)
+        cosine, sine = np.cos(angles), np.sin(angles)
+        rotations.append(np.stack([cosine, -sine, sine, cosine], axis=-1).reshape(-1, 2, 2))
     signs = draws.choice([-1.0, 1.0], (count, 2))
-    matrices = first @ ((scales * signs)[:, :, None] * second)
+    matrices = rotations[0] @ ((scales * signs)[:, :, None] * rotations[1])
     return np.concatenate([matrices, draws.uniform(-1, 1, (count, 2, 1))], axis=2)
 
 
-def _rotations(angles: np.ndarray) -> np.ndarray:
-    cosine, sine = np.cos(angles), np.sin(angles)
-    return np.stack([cosine, -sine, sine, cosine], axis=-1).reshape(-1, 2, 2)
+def _attractor_density(draws: np.random.Generator, height: int, width: int, outside: float) -> np.ndarray:
+    """How dense the points of a random attractor are in each pixel, (height, width) in [0, 1].
 
-
-# --- painters --------------------------------------------------------------------------------------------
+    A share of the points, `outside` on either side, falls out of the picture, so that single outliers do not
+    shrink the fractal.
+    """
+    points = attractor(random_maps(draws), draws)
+    low, high = np.quantile(points, [outside, 1 - outside], axis=0)
+    places = (points - low) / np.maximum(high - low, 1e-9)
+    places = places[((places >= 0) & (places < 1)).all(1)]
+    columns, rows = (places * [width, height]).astype(int).T
+    counts = np.bincount(rows * width + columns, minlength=height * width).reshape(height, width)
+    density: np.ndarray = np.log1p(counts) / np.log1p(max(int(counts.max()), 1))
+    return density
 
 
 def _fractal(draws: np.random.Generator, height: int, width: int) -> np.ndarray:
     """A fractal, brighter where its points are denser, over a plasma."""
     ground = _plasma(draws, height, width)
-    points = attractor(random_maps(draws), draws)
-    low, high = np.quantile(points, [_EDGE, 1 - _EDGE], axis=0)
-    place = (points - low) / np.maximum(high - low, 1e-9)
-    inside = place[((place >= 0) & (place < 1)).all(1)]
-    columns, rows = (inside * [width, height]).astype(int).T
-    counts = np.bincount(rows * width + columns, minlength=height * width).reshape(height, width)
-    density = np.log1p(counts) / np.log1p(max(counts.max(), 1))
+    density = _attractor_density(draws, height, width, outside=0.02)
     cover = (density > 0)[..., None] * (0.5 + 0.5 * density[..., None])
     return (1 - cover) * ground + cover * _palette(draws)(density)
 

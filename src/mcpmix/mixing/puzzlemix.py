@@ -1,9 +1,8 @@
-"""PuzzleMix's two problems on a grid of blocks: which image shows where, and what moves there.
+"""PuzzleMix: an optimal mask on a grid of blocks decides which of two images shows, and blocks move there.
 
 Exact and deterministic: labels come from a minimum cut (SciPy's maximum flow), moves from rounds of bids.
 """
 
-from dataclasses import dataclass
 from math import comb
 from typing import ClassVar, Literal, final
 
@@ -17,101 +16,202 @@ from torch.nn import functional as F
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.seeds import numpy_stream
 from mcpmix.mixing.partner_mixes import blend, require_partners
-from mcpmix.mixing.photometric import Pixels
+from mcpmix.mixing.photometric import to_pixels
 from mcpmix.mixing.strategy import Batch, FixedStrategy, InputGradient, Search, Term, require
 
+_GRIDS = (2, 4, 8, 16)
+_FLOOR = 1e-8  # of the prior's probabilities, as published
 _CAPACITY = 2**29  # of all terminal edges together; SciPy's flow is int32
 _NEVER = 2**30
 
+Energy = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""What labelling B grids of n x n blocks costs: `unary, down, right`.
 
-@dataclass(frozen=True)
-class Grid:
-    """The energy of a labelling of B grids of n x n blocks.
+A label l in 0 ... K stands for the share f = l / K of the second image. `unary` is the cost of each label,
+(B, n, n, K + 1). Two neighbours cost their weight, 0 or more, times (f - f')^2; weights are `down` between a
+block and the one below, (B, n - 1, n), and `right` between a block and the one beside it, (B, n, n - 1).
+"""
 
-    A label l in 0 ... K stands for the share f = l / K of the second image. The energy of a grid is
 
-        sum over blocks of unary[l] + sum over neighbours of weight * (f - f')^2.
+@final
+class PuzzleMix(FixedStrategy):
+    """Show the salient blocks of two images: an optimal mask on a grid, and blocks that move where it shows.
 
-    Attributes:
-        unary: Cost of each label, (B, n, n, K + 1).
-        down: Weights between a block and the one below, 0 or more, (B, n - 1, n).
-        right: Weights between a block and the one to its right, 0 or more, (B, n, n - 1).
+    Each batch draws a grid of n x n blocks, n in {2, 4, 8, 16}, `lam ~ Beta(alpha, alpha)` and a permutation.
+    Saliency is the size of the loss gradient at the image. The mask minimises lost saliency, broken
+    neighbourhoods and the distance from the share `lam` exactly, by a minimum cut. Blocks of either image
+    then move; masks move and mix exactly as images do. A size that n does not divide is continued by its
+    last row and column during mixing.
+
+    Paper: alpha 1, three labels, beta 1.2, gamma 0.5, eta 0.2, strip 4, transport at 0.8. Two labels are the
+    default here, so that targets stay hard; with three, half-transparent blocks have the target 0.5.
+    `transport=False` tears no lesion apart.
+
+    Cost: one more pass forward and back to the image, and milliseconds per image for the cut.
+
+    Args:
+        alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are.
+        n_labels: Number of mixing levels, 2 to 4.
+        beta: Weight of smoothness, 0 or more.
+        gamma: Share of image content in smoothness, in [0, 1).
+        eta: Weight of the prior on the share, 0 or more.
+        strip: Depth in pixels of the block borders that are compared.
+        transport: Price of moving a block over the whole side, 0 or more; False: nothing moves.
+        probability: How often a batch is mixed, in [0, 1].
     """
 
-    unary: np.ndarray
-    down: np.ndarray
-    right: np.ndarray
+    needs_pairs: ClassVar[bool] = False
+    search: ClassVar[Search] = {"alpha": (0.5, 1.0), "eta": (0.2, 1.0), "transport": (0.8, False)}
 
-    def energy(self, labels: np.ndarray) -> np.ndarray:
-        """The energies of labels (B, n, n), int: (B,)."""
-        share = labels / (self.unary.shape[-1] - 1)
-        costs = np.take_along_axis(self.unary, labels[..., None], -1).sum((1, 2, 3))
-        vertical = (self.down * np.diff(share, axis=1) ** 2).sum((1, 2))
-        horizontal = (self.right * np.diff(share, axis=2) ** 2).sum((1, 2))
-        total: np.ndarray = costs + vertical + horizontal
-        return total
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        n_labels: int = 2,
+        beta: float = 1.2,
+        gamma: float = 0.5,
+        eta: float = 0.2,
+        strip: int = 4,
+        transport: float | Literal[False] = 0.8,
+        probability: float = 1.0,
+    ) -> None:
+        super().__init__()
+        is_price = transport is False or (transport is not True and transport >= 0)
+        checks = {
+            f"alpha is {alpha}; expected 0 or more": alpha >= 0,
+            f"n_labels is {n_labels}; expected 2, 3 or 4": n_labels in (2, 3, 4),
+            f"beta is {beta}; expected 0 or more": beta >= 0,
+            f"gamma is {gamma}; expected a value in [0, 1)": 0 <= gamma < 1,
+            f"eta is {eta}; expected 0 or more": eta >= 0,
+            f"strip is {strip}; expected 1 pixel or more": strip >= 1,
+            f"transport is {transport}; expected a price of 0 or more, or False": is_price,
+            f"probability is {probability}; expected a value in [0, 1]": 0 <= probability <= 1,
+        }
+        require("PuzzleMix", checks)
+        self.alpha, self.n_labels, self.beta, self.gamma, self.eta = alpha, n_labels, beta, gamma, eta
+        self.strip, self.transport, self.probability = strip, transport, probability
+        self._gradient: InputGradient | None = None
+
+    def attach(self, gradient: InputGradient) -> None:
+        """Take the gradient that saliency is made of."""
+        self._gradient = gradient
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """One term of B mixed images and masks; the mean weight of the own image is noted as "own_share"."""
+        require_partners(batch, "PuzzleMix")
+        draws = numpy_stream(rng)
+        images, masks, share = batch.images, batch.masks, 1.0
+        if self.alpha > 0 and draws.random() < self.probability:
+            side = draws.choice([n for n in _GRIDS if n <= min(images.shape[2:])] or [1])
+            lam, partners = draws.beta(self.alpha, self.alpha), draws.permutation(len(images))
+            images, masks, share = self.mix(batch, int(side), lam, partners)
+        self.note(own_share=share)
+        return [Term(images, masks, 1.0, "mixed")]
+
+    def mix(self, batch: Batch, side: int, lam: float, partners: np.ndarray) -> tuple[Tensor, Tensor, float]:
+        """Images and masks mixed on a grid of `side` x `side` blocks, and the own image's mean weight."""
+        height, width = batch.images.shape[2:]
+        filling = (0, -width % side, 0, -height % side)
+        images, masks = (F.pad(values, filling, mode="replicate") for values in (batch.images, batch.masks))
+        saliency = self._saliency(batch, side)
+        shown = 1.0 - optimal_labels(self.energy(to_pixels(images), saliency, lam, partners)) / (
+            self.n_labels - 1
+        )
+        own_plan, partner_plan = None, None
+        if self.transport is not False:
+            own_plan = transport_plan(shown > 0, saliency, self.transport)
+            partner_plan = transport_plan(shown < 1, saliency[partners], self.transport)
+        weight = torch.from_numpy(shown)[:, None].to(images)
+        weight = F.interpolate(weight, images.shape[2:], mode="nearest")
+        other = torch.from_numpy(partners).to(images.device)
+        mixed = []
+        for values in (images, masks):
+            own, partner = _move(values, own_plan, side), _move(values[other], partner_plan, side)
+            mixed.append(blend(own, partner, weight)[..., :height, :width])
+        return mixed[0], mixed[1], float(shown.mean())
+
+    def _saliency(self, batch: Batch, side: int) -> np.ndarray:
+        """The size of the gradient in each block, (B, side, side); each sample sums to 1."""
+        if self._gradient is None:
+            raise TrainingError(
+                "PuzzleMix needs the network's gradient at the images and was not given it. Call "
+                "strategy.attach(gradient) once before the first step."
+            )
+        gradient = self._gradient(batch.images, batch.masks).float()
+        size = gradient.square().mean(1, keepdim=True).sqrt()
+        filled = F.pad(size, (0, -size.shape[3] % side, 0, -size.shape[2] % side))
+        blocks = F.adaptive_avg_pool2d(filled, side)[:, 0].double().cpu().numpy()
+        total = blocks.sum((1, 2), keepdims=True)
+        return np.where(total > 0, blocks / np.where(total > 0, total, 1.0), 1.0 / side**2)
+
+    def energy(self, pixels: Tensor, saliency: np.ndarray, lam: float, partners: np.ndarray) -> Energy:
+        """The energy of the masks: labels count the share of the partner.
+
+        Args:
+            pixels: Images in [0, 1], (B, 3, H, W), H and W multiples of the grid's side.
+            saliency: (B, side, side), each sample sums to 1.
+            lam: Share of the own image that the prior prefers, in [0, 1].
+            partners: Index of each sample's partner, (B,).
+        """
+        side, levels = saliency.shape[1], self.n_labels - 1
+        down, right = (borders(part, side, self.strip, partners) for part in (pixels, pixels.mT))
+        right = right.swapaxes(2, 3)
+        scale = self.beta / (16 * side)
+        # Hiding a block loses its saliency.
+        costs = np.stack([saliency[partners], saliency])
+        for pairs, axis in ((down, 2), (right, 3)):
+            costs += scale * self.gamma * _one_block_terms(pairs, axis)
+        label = np.arange(self.n_labels)
+        share = label / levels
+        likely = np.array([comb(levels, k) for k in label]) * lam ** (levels - label) * (1 - lam) ** label
+        prior = -self.eta / side**2 * np.log(likely + _FLOOR)
+        unary = costs[0][..., None] * (1 - share) + costs[1][..., None] * share + prior
+        vertical, horizontal = (
+            scale * (1 + self.gamma * (p[1] + p[2] - p[0] - p[3]) / 2) for p in (down, right)
+        )
+        return unary, vertical, horizontal
 
 
-def optimal_labels(grid: Grid) -> np.ndarray:
+def optimal_labels(energy: Energy) -> np.ndarray:
     """The labels of least energy, (B, n, n), int; exact up to the rounding of costs to about 29 bits.
 
     Ishikawa's graph: each block is a chain of K nodes between source and sink, and where its chain is cut is
     its label. All grids are one graph; nothing but the terminals connects them.
     """
-    levels = grid.unary.shape[-1] - 1
-    blocks = np.arange(grid.unary[..., 0].size).reshape(grid.unary.shape[:-1])
-    first, second, weight = _neighbours(grid, blocks)
-    unary = _shifted(grid.unary.reshape(-1, levels + 1), first, second, weight)
-    scale = _CAPACITY / max(float(unary.sum()), float(weight.max(initial=0.0)), 1e-30)
+    unary, down, right = energy
+    levels = unary.shape[-1] - 1
+    blocks = np.arange(unary[..., 0].size).reshape(unary.shape[:-1])
+    first = np.concatenate([blocks[:, :-1].ravel(), blocks[:, :, :-1].ravel()])
+    second = np.concatenate([blocks[:, 1:].ravel(), blocks[:, :, 1:].ravel()])
+    weight = np.concatenate([down.ravel(), right.ravel()])
 
-    nodes = 1 + np.arange(unary.shape[0] * levels).reshape(-1, levels)
+    # With the same capacity between all levels, labels l and m cut K(l + m) - 2lm edges, which is (l - m)^2
+    # and two terms of one block each: the latter are taken off. No cost may be negative.
+    label = np.arange(levels + 1)
+    around = np.bincount(first, weight, blocks.size) + np.bincount(second, weight, blocks.size)
+    costs = unary.reshape(-1, levels + 1) - around[:, None] * (levels * label - label**2) / levels**2
+    costs = costs - costs.min(1, keepdims=True)
+    scale = _CAPACITY / max(float(costs.sum()), float(weight.max(initial=0.0)), 1e-30)
+
+    nodes = 1 + np.arange(len(costs) * levels).reshape(-1, levels)
     source, sink = 0, nodes.size + 1
     above = np.column_stack([np.full(len(nodes), source), nodes])
     below = np.column_stack([nodes, np.full(len(nodes), sink)])
-    edges = [(above, below, np.rint(unary * scale))]
+    edges = [(above, below, np.rint(costs * scale))]
     if levels > 1:  # a chain is cut once
         edges.append((nodes[:, 1:], nodes[:, :-1], np.full((len(nodes), levels - 1), _NEVER)))
     between = np.rint(weight * scale / levels**2)[:, None, None]
     for a, b in ((first, second), (second, first)):
         ends = np.broadcast_arrays(nodes[a][:, :, None], nodes[b][:, None, :], between)
         edges.append((ends[0], ends[1], ends[2]))
-    reached = _source_side(edges, source, sink)
-    labels: np.ndarray = reached[nodes].sum(1).reshape(blocks.shape)
-    return labels
-
-
-def _neighbours(grid: Grid, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Both ends and the weight of each pair of neighbouring blocks, flat."""
-    first = np.concatenate([blocks[:, :-1].ravel(), blocks[:, :, :-1].ravel()])
-    second = np.concatenate([blocks[:, 1:].ravel(), blocks[:, :, 1:].ravel()])
-    return first, second, np.concatenate([grid.down.ravel(), grid.right.ravel()])
-
-
-def _shifted(unary: np.ndarray, first: np.ndarray, second: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Costs for the graph: what its edges between chains count too much is taken off, and none is negative.
-
-    With the same capacity between all levels, labels l and m cut K(l + m) - 2lm edges, which is
-    (l - m)^2 and two terms of one block each.
-    """
-    levels = unary.shape[1] - 1
-    label = np.arange(levels + 1)
-    around = np.bincount(first, weight, len(unary)) + np.bincount(second, weight, len(unary))
-    costs = unary - around[:, None] * (levels * label - label**2) / levels**2
-    shifted: np.ndarray = costs - costs.min(1, keepdims=True)
-    return shifted
-
-
-def _source_side(
-    edges: list[tuple[np.ndarray, np.ndarray, np.ndarray]], source: int, sink: int
-) -> np.ndarray:
-    """Which nodes are on the source's side of a minimum cut, bool."""
     rows, columns, values = (np.concatenate([part[i].ravel() for part in edges]) for i in range(3))
     graph = coo_matrix((values.astype(np.int32), (rows, columns)), shape=(sink + 1, sink + 1)).tocsr()
+
     residual = graph - maximum_flow(graph, source, sink).flow
     residual.eliminate_zeros()
-    reached = np.zeros(sink + 1, dtype=bool)
-    reached[breadth_first_order(residual, source, return_predecessors=False)] = True
-    return reached
+    on_source_side = np.zeros(sink + 1, dtype=bool)
+    on_source_side[breadth_first_order(residual, source, return_predecessors=False)] = True
+    labels: np.ndarray = on_source_side[nodes].sum(1).reshape(blocks.shape)
+    return labels
 
 
 def transport_plan(shown: np.ndarray, saliency: np.ndarray, cost: float) -> np.ndarray:
@@ -148,167 +248,22 @@ def transport_plan(shown: np.ndarray, saliency: np.ndarray, cost: float) -> np.n
     return plan
 
 
-_GRIDS = (2, 4, 8, 16)
-_FLOOR = 1e-8  # of the prior's probabilities, as published
-
-
-@final
-class PuzzleMix(FixedStrategy):
-    """Show the salient blocks of two images: an optimal mask on a grid, and blocks that move where it shows.
-
-    Each batch draws a grid of n x n blocks, n in {2, 4, 8, 16}, `lam ~ Beta(alpha, alpha)` and a permutation.
-    Saliency is the size of the loss gradient at the image. The mask minimises lost saliency, broken
-    neighbourhoods and the distance from the share `lam` exactly, by a minimum cut. Blocks of either image
-    then move; masks move and mix exactly as images do. A size that n does not divide is continued by its
-    last row and column for the time of the mixing.
-
-    Paper: alpha 1, three labels, beta 1.2, gamma 0.5, eta 0.2, strip 4, transport at 0.8. Two labels are the
-    default here, so that targets stay hard; with three, half-transparent blocks have the target 0.5.
-    `transport=False` tears no lesion apart. Search range: alpha in {0.5, 1}, eta in {0.2, 1}, transport on
-    and off. Cost: one more pass forward and back to the image, and milliseconds per image for the cut.
-
-    Args:
-        alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are.
-        n_labels: Number of mixing levels, 2 to 4.
-        beta: Weight of smoothness, 0 or more.
-        gamma: Share of image content in smoothness, in [0, 1).
-        eta: Weight of the prior on the share, 0 or more.
-        strip: Depth in pixels of the block borders that are compared.
-        transport: Price of moving a block over the whole side, 0 or more; False: nothing moves.
-        probability: How often a batch is mixed, in [0, 1].
-    """
-
-    needs_pairs: ClassVar[bool] = False
-    search: ClassVar[Search] = {"alpha": (0.5, 1.0), "eta": (0.2, 1.0), "transport": (0.8, False)}
-
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        n_labels: int = 2,
-        beta: float = 1.2,
-        gamma: float = 0.5,
-        eta: float = 0.2,
-        strip: int = 4,
-        transport: float | Literal[False] = 0.8,
-        probability: float = 1.0,
-    ) -> None:
-        super().__init__()
-        checks = {
-            f"alpha is {alpha}; expected 0 or more": alpha >= 0,
-            f"n_labels is {n_labels}; expected 2, 3 or 4": n_labels in (2, 3, 4),
-            f"beta is {beta}; expected 0 or more": beta >= 0,
-            f"gamma is {gamma}; expected a value in [0, 1)": 0 <= gamma < 1,
-            f"eta is {eta}; expected 0 or more": eta >= 0,
-            f"strip is {strip}; expected 1 pixel or more": strip >= 1,
-            f"transport is {transport}; expected a price of 0 or more, or False": _is_price(transport),
-            f"probability is {probability}; expected a value in [0, 1]": 0 <= probability <= 1,
-        }
-        require("PuzzleMix", checks)
-        self.alpha, self.n_labels, self.beta, self.gamma, self.eta = alpha, n_labels, beta, gamma, eta
-        self.strip, self.transport, self.probability = strip, transport, probability
-        self.pixels = Pixels()
-        self._gradient: InputGradient | None = None
-
-    def attach(self, gradient: InputGradient) -> None:
-        """Take the gradient that saliency is made of."""
-        self._gradient = gradient
-
-    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
-        """One term of B mixed images and masks; the mean weight of the own image is noted as "own_share"."""
-        require_partners(batch, "PuzzleMix")
-        draws = numpy_stream(rng)
-        images, masks, share = batch.images, batch.masks, 1.0
-        if self.alpha > 0 and draws.random() < self.probability:
-            side = draws.choice([n for n in _GRIDS if n <= min(images.shape[2:])] or [1])
-            lam, partners = draws.beta(self.alpha, self.alpha), draws.permutation(len(images))
-            images, masks, share = self._mix(batch, int(side), lam, partners)
-        self.note(own_share=share)
-        return [Term(images, masks, 1.0, "mixed")]
-
-    def _mix(self, batch: Batch, side: int, lam: float, partners: np.ndarray) -> tuple[Tensor, Tensor, float]:
-        height, width = batch.images.shape[2:]
-        images, masks = (_fill_up(values, side) for values in (batch.images, batch.masks))
-        saliency = self._saliency(batch, side)
-        grid = self.grid(self.pixels.denormalise(images), saliency, lam, partners)
-        shown = 1.0 - optimal_labels(grid) / (self.n_labels - 1)
-        plans = self._plans(shown, saliency, partners)
-        weight = torch.from_numpy(shown)[:, None].to(images)
-        weight = F.interpolate(weight, images.shape[2:], mode="nearest")
-        other = torch.from_numpy(partners).to(images.device)
-        mixed = []
-        for values in (images, masks):
-            own, partner = (
-                _move(part, plan, side) for part, plan in zip((values, values[other]), plans, strict=True)
-            )
-            mixed.append(blend(own, partner, weight)[..., :height, :width])
-        return mixed[0], mixed[1], float(shown.mean())
-
-    def _saliency(self, batch: Batch, side: int) -> np.ndarray:
-        """The size of the gradient in each block, (B, side, side); each sample sums to 1."""
-        if self._gradient is None:
-            raise TrainingError(
-                "PuzzleMix needs the network's gradient at the images, and nobody gave it. Call "
-                "strategy.attach(gradient) once before the first step."
-            )
-        gradient = self._gradient(batch.images, batch.masks).float()
-        size = gradient.square().mean(1, keepdim=True).sqrt()
-        filled = F.pad(size, (0, -size.shape[3] % side, 0, -size.shape[2] % side))
-        blocks = F.adaptive_avg_pool2d(filled, side)[:, 0].double().cpu().numpy()
-        total = blocks.sum((1, 2), keepdims=True)
-        return np.where(total > 0, blocks / np.where(total > 0, total, 1.0), 1.0 / side**2)
-
-    def grid(self, pixels: Tensor, saliency: np.ndarray, lam: float, partners: np.ndarray) -> Grid:
-        """The energy of the masks: labels count the share of the partner.
-
-        Args:
-            pixels: Images in [0, 1], (B, 3, H, W), H and W multiples of the grid's side.
-            saliency: (B, side, side), each sample sums to 1.
-            lam: Share of the own image that the prior prefers, in [0, 1].
-            partners: Index of each sample's partner, (B,).
-        """
-        side, levels = saliency.shape[1], self.n_labels - 1
-        down, right = (borders(part, side, self.strip, partners) for part in (pixels, pixels.mT))
-        right = right.swapaxes(2, 3)
-        scale = self.beta / (16 * side)
-        # Hiding a block loses its saliency.
-        costs = np.stack([saliency[partners], saliency])
-        for pairs, axis in ((down, 2), (right, 3)):
-            costs += scale * self.gamma * _one_block_terms(pairs, axis)
-        label = np.arange(self.n_labels)
-        share = label / levels
-        likely = np.array([comb(levels, k) for k in label]) * lam ** (levels - label) * (1 - lam) ** label
-        prior = -self.eta / side**2 * np.log(likely + _FLOOR)
-        unary = costs[0][..., None] * (1 - share) + costs[1][..., None] * share + prior
-        weights = (scale * (1 + self.gamma * (p[1] + p[2] - p[0] - p[3]) / 2) for p in (down, right))
-        return Grid(unary, *weights)
-
-    def _plans(
-        self, shown: np.ndarray, saliency: np.ndarray, partners: np.ndarray
-    ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Where the blocks of the own and of the partner's image come from; None: from their places."""
-        if self.transport is False:
-            return None, None
-        return (
-            transport_plan(shown > 0, saliency, self.transport),
-            transport_plan(shown < 1, saliency[partners], self.transport),
-        )
-
-
 def borders(pixels: Tensor, side: int, strip: int, partners: np.ndarray) -> np.ndarray:
     """How much images differ across the borders between a block and the one below.
 
     Args:
         pixels: (B, 3, H, W), H and W multiples of `side`.
         side: Blocks per side.
-        strip: Depth in pixels that is averaged on each side of a border; the next divisor of the block below
-            it is taken.
+        strip: Depth in pixels that is averaged on each side of a border; the largest divisor of the block
+            that is not above it is taken.
         partners: Index of each sample's partner, (B,).
 
     Returns:
         Mean absolute differences (4, B, side - 1, side): own above own, own above partner, partner above
         own, partner above partner.
     """
-    depth, length = (_divisor(pixels.shape[axis] // side, strip) for axis in (2, 3))
+    blocks = [pixels.shape[axis] // side for axis in (2, 3)]
+    depth, length = (max(d for d in range(1, min(block, strip) + 1) if block % d == 0) for block in blocks)
     pooled = F.avg_pool2d(pixels, (depth, length))
     rows = pooled.shape[2] // side
     upper, lower = pooled[:, :, rows - 1 : -1 : rows], pooled[:, :, rows::rows]
@@ -343,18 +298,3 @@ def _move(values: Tensor, plan: np.ndarray | None, side: int) -> Tensor:
     moved = cells[sample, torch.from_numpy(plan).to(values.device)]
     moved = moved.reshape(count, side, side, *cells.shape[2:])
     return moved.permute(0, 3, 1, 4, 2, 5).reshape(values.shape)
-
-
-def _fill_up(values: Tensor, side: int) -> Tensor:
-    """Continue (B, C, H, W) by its last row and column to multiples of `side`."""
-    height, width = values.shape[2:]
-    return F.pad(values, (0, -width % side, 0, -height % side), mode="replicate")
-
-
-def _divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit."""
-    return max(d for d in range(1, min(number, limit) + 1) if number % d == 0)
-
-
-def _is_price(value: float | Literal[False]) -> bool:
-    return value is False or (value is not True and value >= 0)

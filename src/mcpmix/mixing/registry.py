@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -10,29 +10,16 @@ from mcpmix.core.errors import ConfigError, did_you_mean
 from mcpmix.mixing.appearance_mixes import AugMix, PixMix
 from mcpmix.mixing.diffusemix import DiffuseMix
 from mcpmix.mixing.hsmix import HSMix
-from mcpmix.mixing.mcpmix import CosineMix, PairedUniform, StepwiseMix
+from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix
 from mcpmix.mixing.partner_mixes import CutMix, GridMix, Mixup, SmoothMix
 from mcpmix.mixing.puzzlemix import PuzzleMix
-from mcpmix.mixing.rla import RLA
-from mcpmix.mixing.rla_mix import RLAMix
+from mcpmix.mixing.rla import RLA, RLAMix
 from mcpmix.mixing.strategy import Append, FullSup, Strategy
 
-T = TypeVar("T")
-
-
-def _rla(  # the settings of RLA are its own
-    *,
-    gate_lr: float | Literal["auto"] = "auto",
-    spread: float = 0.0,
-    **settings: Any,  # noqa: ANN401
-) -> RLAMix:
-    return RLAMix(_configured(RLA, "mcpmix-rla", settings), gate_lr, spread)
-
-
-STRATEGIES: dict[str, Callable[..., Strategy]] = {
+STRATEGIES: dict[str, type[Strategy]] = {
     "full-sup": FullSup,
-    "mcpmix": PairedUniform,
-    "mcpmix-rla": _rla,
+    "mcpmix": UniformMix,
+    "mcpmix-rla": RLAMix,
     "mcpmix-stepwise": StepwiseMix,
     "mcpmix-cosine": CosineMix,
     "mixup": Mixup,
@@ -46,50 +33,48 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "hsmix": HSMix,
     "diffusemix": DiffuseMix,
 }
-"""Names of the strategies, and what builds them. "mcpmix-rla" takes the settings of `RLA` and `gate_lr`."""
+
+T = TypeVar("T")
 
 
 def build_strategy(name: str, **settings: Any) -> Strategy:  # noqa: ANN401 (each strategy has its own)
-    """The strategy of this name with these settings.
+    """The strategy of this name.
 
     Args:
         name: A key of `STRATEGIES`.
-        **settings: Arguments of the strategy; for "mcpmix-rla" those of `RLA`, and `gate_lr`.
+        **settings: Arguments of its class; for "mcpmix-rla" those of `RLA`, and `gate_lr` and `spread`.
 
     Raises:
         ConfigError: If the name or a setting is unknown, or a needed setting is missing.
     """
-    return _configured(_builder(name), name, settings)
+    kind = _class_of(name)
+    if kind is RLAMix:
+        own: dict[str, Any] = {key: settings.pop(key) for key in ("gate_lr", "spread") if key in settings}
+        settings = {"rla": _call(RLA, name, settings), **own}
+    return _call(kind, name, settings)
 
 
 def strategy_needs_pairs(name: str) -> bool:
     """Whether the strategy of this name trains on synthetic counterparts.
 
-    Args:
-        name: A key of `STRATEGIES`.
-
     Raises:
         ConfigError: If the name is unknown.
     """
-    build = _builder(name)
-    made: Any = build if isinstance(build, type) else inspect.signature(build).return_annotation
-    return bool(made.needs_pairs)
+    return _class_of(name).needs_pairs
 
 
 def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
-    """What is wrong with settings that a file gives for a strategy; one text each, with its name first.
+    """What is wrong with the settings that a file has for a strategy; one text each, its name first.
 
     Args:
         name: Of the strategy.
         settings: Values as YAML has them: lists stand for tuples.
     """
     if name not in STRATEGIES:
-        return [f"{name}: {_unknown(name)}"]
+        return [f"{name}: there is no such strategy; {did_you_mean(name, STRATEGIES)}"]
     if name.startswith("mcpmix"):
         return [f"{name}: its settings are those of the section rla"]
-    parameters = {
-        key: value for key, value in inspect.signature(STRATEGIES[name]).parameters.items() if key != "editor"
-    }
+    parameters = inspect.signature(STRATEGIES[name]).parameters
     problems = [
         f"{name}.{key}: no such setting; {did_you_mean(key, parameters)}"
         for key in settings
@@ -108,18 +93,14 @@ def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
     return problems
 
 
-def _unknown(name: str) -> str:
-    return f"There is no strategy {name!r}; {did_you_mean(name, STRATEGIES)}"
-
-
-def _builder(name: str) -> Callable[..., Strategy]:
+def _class_of(name: str) -> type[Strategy]:
     if name not in STRATEGIES:
-        raise ConfigError(_unknown(name))
+        raise ConfigError(f"There is no strategy {name!r}; {did_you_mean(name, STRATEGIES)}")
     return STRATEGIES[name]
 
 
-def _configured(build: Callable[..., T], name: str, settings: Mapping[str, Any]) -> T:
-    """Call `build` with settings that came from a user: an unknown name is their mistake."""
+def _call(build: Callable[..., T], name: str, settings: Mapping[str, Any]) -> T:
+    """Call with settings that came from a user: an unknown name is their mistake, not a TypeError."""
     signature = inspect.signature(build)
     try:
         signature.bind(**settings)

@@ -1,17 +1,18 @@
-"""RLA: learning how much of the synthetic image to use, anchored at the real data."""
+"""RLA: learning how much of the synthetic image to use, anchored at the real data; and MCPMix with it."""
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from mcpmix.core.errors import ConfigError, DataError, TrainingError, bullet_list
-from mcpmix.mixing.controllers import CONTROLLERS, ControllerName, Statistics, build_controller
-from mcpmix.mixing.mcpmix import mix
+from mcpmix.core.errors import ConfigError, DataError, TrainingError
+from mcpmix.mixing.controllers import CONTROLLERS, Statistics
+from mcpmix.mixing.mcpmix import mix, paired_terms
 from mcpmix.mixing.mmd import FeatureExtractor, FrozenFeatures, mmd
 from mcpmix.mixing.schedules import cosine_decay
+from mcpmix.mixing.strategy import Batch, Strategy, Term, require
 
 GATE_TRAVEL = 3.5
 """Logits that the automatic learning rate lets a gate travel in a run: enough to anneal, not to collapse."""
@@ -80,7 +81,7 @@ class RLA(nn.Module):
         tau0: float | Literal["auto"] = "auto",
         lambda_s: float = 1e-3,
         lambda_rho: float = 1e-3,
-        controller: ControllerName = "network",
+        controller: Literal["network", "scalar"] = "network",
         tail_epochs: int = 0,
         s_prior_max: float | None = None,
         rho_prior_max: float | None = None,
@@ -96,9 +97,24 @@ class RLA(nn.Module):
         self.rho_prior_max = rho_max if rho_prior_max is None else rho_prior_max
         self.root, self.bandwidths = root, tuple(bandwidths)
         start = math.nan if tau0 == "auto" else tau0
-        self._refuse_bad_settings(controller, features, start)
+        checks = {
+            f"epochs is {epochs}; expected 1 or more": epochs >= 1,
+            f"tail_epochs is {tail_epochs}; expected 0 or more": tail_epochs >= 0,
+            f"mmd_every is {mmd_every}; expected 1 or more": mmd_every >= 1,
+            f"tau0 is {tau0}; expected 0 or more, or 'auto'": not start < 0,
+            "features is None; give a feature extractor, or set mu=0": features is not None or mu == 0,
+            f"controller is {controller!r}; expected {' or '.join(CONTROLLERS)}": controller in CONTROLLERS,
+        }
+        for name in ("s_max", "rho_max", "s_prior_max", "rho_prior_max"):
+            value, is_bound = getattr(self, name), not name.endswith("prior_max")
+            fine = 0 < value <= 1 if is_bound else 0 <= value <= 1
+            checks[f"{name} is {value}; expected a value in {'(' if is_bound else '['}0, 1]"] = fine
+        for name in ("mu", "lambda_s", "lambda_rho"):
+            value = getattr(self, name)
+            checks[f"{name} is {value}; expected 0 or more"] = 0 <= value < math.inf
+        require("RLA", checks)
         self.features = None if features is None else FrozenFeatures(features)
-        self.controller = build_controller(controller)
+        self.controller = CONTROLLERS[controller]()
         self.statistics = Statistics()
         self.register_buffer("epoch", torch.tensor(0))
         self.register_buffer("calls", torch.tensor(0))
@@ -199,16 +215,26 @@ class RLA(nn.Module):
         Raises:
             TrainingError: If `set_epoch` or `calibrate` was forgotten, or `mixed` lost its graph.
         """
-        self._require_ready()
         psi, zeta = self.gates()
+        self._check_step(loss_real, loss_mix, mixed, zeta)
         rho, s = self.rho_max * torch.sigmoid(psi), self.s_max * torch.sigmoid(zeta)
-        _check_step(loss_real, loss_mix, mixed, zeta)
-        measured = self._measure(real, mixed)
-        distribution = self._distribution(measured)
+        measured = None
+        seldom = self.training and self.mmd_every > 1
+        if self.features is not None and not (seldom and int(self.calls) % self.mmd_every):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.mu > 0):
+                measured = self._discrepancy(real, mixed)
+        distribution = torch.zeros_like(self.decay)
+        if measured is not None and self.mu > 0:
+            # relu, not clamp: its gradient at D = tau is 0, as in the paper's indicator of D > tau.
+            times = self.mmd_every if self.training else 1
+            distribution = times * self.mu * torch.relu(measured - self.tau)
         prior = self.lambda_rho * (rho - self.rho_prior) ** 2 + self.lambda_s * (s - self.s_prior) ** 2
         total = (1.0 - rho) * loss_real + rho * loss_mix + distribution + prior
         if self.training:
-            self._remember(loss_real, loss_mix, measured)
+            self.calls += 1
+            if measured is not None:
+                self.discrepancy.copy_(measured.detach())
+            self.statistics.update(loss_real, loss_mix, measured, self.tau0)
         discrepancy = self.discrepancy.clone() if measured is None else measured
         return RLALoss(total, discrepancy, distribution, prior)
 
@@ -254,20 +280,6 @@ class RLA(nn.Module):
             )
         return GATE_TRAVEL / (self.controller.travel * steps)
 
-    def _remember(self, loss_real: Tensor, loss_mix: Tensor, measured: Tensor | None) -> None:
-        self.calls += 1
-        if measured is not None:
-            self.discrepancy.copy_(measured.detach())
-        self.statistics.update(loss_real, loss_mix, measured, self.tau0)
-
-    def _measure(self, real: Tensor, mixed: Tensor) -> Tensor | None:
-        if self.features is None:
-            return None
-        if self.training and self.mmd_every > 1 and int(self.calls) % self.mmd_every:
-            return None
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.mu > 0):
-            return self._discrepancy(real, mixed)
-
     def _discrepancy(self, real: Tensor, mixed: Tensor) -> Tensor:
         if self.features is None:
             raise ConfigError("RLA was built without features, so it has no discrepancy to calibrate.")
@@ -275,59 +287,97 @@ class RLA(nn.Module):
             anchor = self.features(real)
         return mmd(self.features(mixed), anchor, root=self.root, bandwidths=self.bandwidths)
 
-    def _distribution(self, measured: Tensor | None) -> Tensor:
-        if measured is None or self.mu == 0:
-            return torch.zeros_like(self.decay)
-        scale = self.mmd_every if self.training else 1
-        # relu, not clamp: its gradient at D = tau is 0, as in the paper's indicator of D > tau.
-        return scale * self.mu * torch.relu(measured - self.tau)
-
-    def _require_ready(self) -> None:
-        if self._ready:  # checked once: reading buffers makes the host wait for the accelerator
-            return
-        if int(self.epoch) == 0:
+    def _check_step(self, loss_real: Tensor, loss_mix: Tensor, mixed: Tensor, zeta: Tensor) -> None:
+        if not self._ready:  # checked once: reading buffers makes the host wait for the accelerator
+            if int(self.epoch) == 0:
+                raise TrainingError(
+                    "RLA.loss was called before set_epoch. Call rla.set_epoch(t), t = 1 ... T, at the start "
+                    "of each epoch; without it nothing anneals."
+                )
+            if self.needs_calibration:
+                raise TrainingError(
+                    "RLA has tau0='auto' and no margin yet. Call rla.calibrate(batches) with a few "
+                    "(real, synthetic) batches before training, or give tau0 a number."
+                )
+            self._ready = True
+        if loss_real.ndim or loss_mix.ndim:
             raise TrainingError(
-                "RLA.loss was called before set_epoch. Call rla.set_epoch(t), t = 1 ... T, at the start of "
-                "each epoch; without it nothing anneals."
+                f"RLA.loss expects mean losses, 0-d; got shapes {tuple(loss_real.shape)} and "
+                f"{tuple(loss_mix.shape)}. Average over pixels and samples first."
             )
-        if self.needs_calibration:
+        if torch.is_grad_enabled() and zeta.requires_grad and not mixed.requires_grad:
             raise TrainingError(
-                "RLA has tau0='auto' and no margin yet. Call rla.calibrate(batches) with a few "
-                "(real, synthetic) batches before training, or give tau0 a number."
+                "RLA.loss: the mixed images carry no gradient, so s could not learn. Pass on what "
+                "rla.mix(real, synthetic) returned, without detach, no_grad or a round trip through NumPy."
             )
-        self._ready = True
 
-    def _refuse_bad_settings(self, controller: str, features: FeatureExtractor | None, tau0: float) -> None:
-        rules = [
-            (self.epochs >= 1, f"epochs is {self.epochs}; expected 1 or more"),
-            (self.tail_epochs >= 0, f"tail_epochs is {self.tail_epochs}; expected 0 or more"),
-            (self.mmd_every >= 1, f"mmd_every is {self.mmd_every}; expected 1 or more"),
-            (not tau0 < 0, f"tau0 is {tau0}; expected 0 or more, or 'auto'"),
-            (features is not None or self.mu == 0, "features is None; give a feature extractor, or set mu=0"),
-            (controller in CONTROLLERS, f"controller is {controller!r}; expected {' or '.join(CONTROLLERS)}"),
+
+@final
+class RLAMix(Strategy):
+    """The full method: real and mixed images, whose share s and loss weight rho are learnt (`RLA`).
+
+    Cost: two images for each one, and a pass of phi with its gradient where the discrepancy is evaluated.
+
+    Args:
+        rla: The gates and their objective.
+        gate_lr: Learning rate of the gates, above 0; "auto": see `RLA.gate_learning_rate`.
+        spread: Half-width of the uniform distribution of a sample's share around s, relative to s, in [0, 1].
+            0: all samples take s, as in the paper. 1: from U[0, 2s], at first the distribution of "mcpmix",
+            whose scale is then learnt. What was measured with it is in docs/rla.md.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+
+    def __init__(self, rla: RLA, gate_lr: float | Literal["auto"] = "auto", spread: float = 0.0) -> None:
+        super().__init__()
+        checks = {
+            f"spread is {spread}; expected a value in [0, 1]": 0.0 <= spread <= 1.0,
+            f"gate_lr is {gate_lr}; expected a learning rate above 0, or 'auto'": gate_lr == "auto"
+            or gate_lr > 0,
+        }
+        require("MCPMix with RLA", checks)
+        self.rla, self.gate_lr, self.spread = rla, gate_lr, spread
+        self._last: dict[str, Tensor] = {}
+
+    def prepare(self, batches: Iterable[Batch]) -> None:
+        """Measure the margin on these batches, if it is "auto" and still unknown."""
+        if self.rla.needs_calibration:
+            self.rla.calibrate((batch.images, batch.pairs()) for batch in batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start an epoch, from 1 to the end of the tail."""
+        self.rla.set_epoch(epoch)
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """The real and the mixed images, with their learnt weights."""
+        relative = None
+        if self.spread > 0:
+            relative = 1 + self.spread * (2 * torch.rand(len(batch.images), generator=rng) - 1)
+        return paired_terms(batch, self.rla.mix(batch.images, batch.pairs(), relative), self.rla.rho)
+
+    def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:
+        """The objective of RLA: the weighted losses, the distribution term and the priors, 0-d."""
+        loss_real, loss_mix = losses
+        result = self.rla.loss(loss_real, loss_mix, batch.images, terms[1].images)
+        self._last = {name: part.detach() for name, part in result._asdict().items() if name != "total"}
+        return result.total
+
+    def parameter_groups(self, steps: int) -> list[dict[str, Any]]:
+        """One group: the gates, without weight decay."""
+        lr = self.rla.gate_learning_rate(steps, self.gate_lr)
+        return [{"name": "gates", "params": self.rla.gate_parameters(), "lr": lr, "weight_decay": 0.0}]
+
+    def log(self) -> dict[str, float]:
+        """Gates, margin, priors and the latest parts of the objective."""
+        values = {name: getattr(self.rla, name) for name in ("s", "rho", "s_prior", "rho_prior", "tau")}
+        return {name: float(value.detach()) for name, value in {**values, **self._last}.items()}
+
+    def warnings(self) -> list[str]:
+        """A collapsed rho, if there is one."""
+        if not self.rla.collapsed:
+            return []
+        return [
+            f"rho has collapsed to {float(self.rla.rho.detach()):.4f} (bound {self.rla.rho_max}) by epoch "
+            f"{int(self.rla.epoch)} of {self.rla.epochs}: the mixed images no longer teach anything. Lower "
+            "gate_lr, or look at the pairs: L_mix stays far above L_real."
         ]
-        for name in ("s_max", "rho_max"):
-            value = getattr(self, name)
-            rules.append((0 < value <= 1, f"{name} is {value}; expected a value in (0, 1]"))
-        for name in ("s_prior_max", "rho_prior_max"):
-            value = getattr(self, name)
-            rules.append((0 <= value <= 1, f"{name} is {value}; expected a value in [0, 1]"))
-        for name in ("mu", "lambda_s", "lambda_rho"):
-            value = getattr(self, name)
-            rules.append((0 <= value < math.inf, f"{name} is {value}; expected 0 or more"))
-        problems = [text for holds, text in rules if not holds]
-        if problems:
-            raise ConfigError(bullet_list("RLA cannot be built with these settings:", problems))
-
-
-def _check_step(loss_real: Tensor, loss_mix: Tensor, mixed: Tensor, zeta: Tensor) -> None:
-    if loss_real.ndim or loss_mix.ndim:
-        raise TrainingError(
-            f"RLA.loss expects mean losses, 0-d; got shapes {tuple(loss_real.shape)} and "
-            f"{tuple(loss_mix.shape)}. Average over pixels and samples first."
-        )
-    if torch.is_grad_enabled() and zeta.requires_grad and not mixed.requires_grad:
-        raise TrainingError(
-            "RLA.loss: the mixed images carry no gradient, so s could not learn. Pass on what rla.mix(real, "
-            "synthetic) returned, without detach, no_grad or a round trip through NumPy."
-        )

@@ -1,6 +1,6 @@
-"""The contract between a training loop and whatever decides what it trains on.
+"""The contract between a training loop and what decides what it trains on.
 
-The loop does not know which strategy runs. Once it calls `attach`, each epoch `set_epoch`; each step
+The loop does not know which strategy it runs. It calls `attach` once, `set_epoch` each epoch, and each step
 
     terms = strategy.terms(batch, rng)
     logits = [network(term.images) for term in terms]
@@ -22,20 +22,16 @@ from mcpmix.core.errors import ConfigError, DataError, TrainingError, bullet_lis
 Search = Mapping[str, Sequence[object]]
 """Values of settings that are worth trying, the published ones among them."""
 
-ParameterGroup = dict[str, Any]
-"""A parameter group of a torch optimiser: "params", "lr", "weight_decay" and a "name" for the log."""
-
-
 InputGradient = Callable[[Tensor, Tensor], Tensor]
 """From images (B, 3, H, W) and targets (B, 1, H, W) to the gradient of the loss at the images, like them."""
 
 
 @dataclass(frozen=True)
 class Originals:
-    """The samples of a batch as they were before augmentation, for what is computed once per sample.
+    """The samples of a batch before augmentation, for what is computed once per sample.
 
     Attributes:
-        images: Gives the images, (B, 3, H, W), float, normalised; a function, as most strategies need none.
+        images: Returns the images, (B, 3, H, W), float, normalised. A function, as most strategies need none.
         warp: Moves maps (B, C, H, W) of these images to where augmentation moved their pixels, by nearest
             neighbours.
     """
@@ -51,8 +47,8 @@ class Batch:
     Attributes:
         images: Real images, (B, 3, H, W), float, normalised.
         masks: Hard masks, (B, 1, H, W), float in {0, 1}.
-        synthetic: Synthetic counterparts under the same masks and the same geometric transform, like
-            `images`; None if the strategy needs no pairs.
+        synthetic: Counterparts under the same masks and the same geometric transform, like `images`; None if
+            the strategy needs no pairs.
         ids: The ids of the B samples.
         originals: The samples before augmentation; None if the loop cannot tell.
     """
@@ -74,10 +70,14 @@ class Batch:
         if len(self.ids) != len(self.images):
             problems.append(f"{len(self.ids)} ids for {len(self.images)} images")
         if problems:
-            raise DataError(bullet_list("A batch does not fit together:", problems))
+            raise DataError(bullet_list("The parts of a batch do not fit together:", problems))
 
     def pairs(self) -> Tensor:
-        """The synthetic images, (B, 3, H, W), or an error that says how to get them."""
+        """The synthetic images, (B, 3, H, W).
+
+        Raises:
+            DataError: If there are none; the message says how to get them.
+        """
         if self.synthetic is None:
             raise DataError(
                 f"This strategy mixes real with synthetic images, and the batch of {', '.join(self.ids[:3])} "
@@ -94,8 +94,8 @@ class Term:
         images: (B', 3, H, W), float, normalised; may carry a graph.
         targets: (B', 1, H, W), float in [0, 1]; hard for MCPMix, soft for some baselines.
         weight: Weight of the mean loss of this term; a 0-d tensor may carry a graph.
-        name: "real" for unchanged real images, anything else for others; loops keep running batch statistics
-            on "real" terms only.
+        name: "real" for unchanged real images, anything else for others; a loop updates running batch
+            statistics on "real" terms only.
     """
 
     images: Tensor
@@ -108,8 +108,7 @@ class Strategy(nn.Module, ABC):
     """What to train on: one interface for the method and all baselines.
 
     A module, so that `to`, `state_dict` and `load_state_dict` do what a checkpoint needs. A subclass is
-    either abstract or final; concrete methods are not overridden, but for `attach` and
-    `consistency`.
+    either abstract or final; of the concrete methods, only `attach` and `consistency` are overridden.
     """
 
     needs_pairs: ClassVar[bool]
@@ -120,7 +119,7 @@ class Strategy(nn.Module, ABC):
     """Settings to search, each with its range; empty where there is nothing to choose."""
 
     def attach(self, gradient: InputGradient) -> None:  # noqa: ARG002
-        """Take the way to the network, once, before `prepare`; nothing to do by default.
+        """Take access to the network, once, before `prepare`; by default it is not needed.
 
         Args:
             gradient: Of the current network in evaluation mode; leaves the gradients of its parameters alone.
@@ -154,8 +153,11 @@ class Strategy(nn.Module, ABC):
         return torch.zeros((), device=logits[0].device)
 
     @abstractmethod
-    def parameter_groups(self, steps: int) -> list[ParameterGroup]:
-        """Optimiser groups of what the strategy itself learns, for a run of this many optimiser steps."""
+    def parameter_groups(self, steps: int) -> list[dict[str, Any]]:
+        """Optimiser groups of what the strategy itself learns, for a run of this many optimiser steps.
+
+        Each has "params", "lr", "weight_decay" and a "name" for the log.
+        """
 
     @abstractmethod
     def log(self) -> dict[str, float]:
@@ -169,7 +171,7 @@ class Strategy(nn.Module, ABC):
 class FixedStrategy(Strategy):
     """Base of strategies that learn nothing: their objective is the weighted sum of the losses.
 
-    A subclass gives `terms` only; it may note numbers for the log with `note`.
+    A subclass implements `terms` only; it may note numbers for the log with `note`.
     """
 
     def __init__(self) -> None:
@@ -200,11 +202,14 @@ class FixedStrategy(Strategy):
 
     @final
     def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:  # noqa: ARG002
-        """The weighted sum of the losses, 0-d."""
-        return weighted_sum(losses, terms)
+        """The sum of weight times loss over the terms, 0-d."""
+        total = torch.zeros_like(losses[0])
+        for loss, term in zip(losses, terms, strict=True):
+            total = total + term.weight * loss
+        return total
 
     @final
-    def parameter_groups(self, steps: int) -> list[ParameterGroup]:  # noqa: ARG002
+    def parameter_groups(self, steps: int) -> list[dict[str, Any]]:  # noqa: ARG002
         """No groups."""
         return []
 
@@ -219,36 +224,19 @@ class FixedStrategy(Strategy):
         return []
 
 
-def weighted_sum(losses: Sequence[Tensor], terms: Sequence[Term]) -> Tensor:
-    """The sum of weight times loss over the terms, 0-d."""
-    total = torch.zeros_like(losses[0])
-    for loss, term in zip(losses, terms, strict=True):
-        total = total + term.weight * loss
-    return total
-
-
-def paired_terms(batch: Batch, mixed: Tensor, rho: Tensor | float) -> list[Term]:
-    """The two terms of MCPMix: `1 - rho` on the real images, `rho` on the mixed, one hard mask for both."""
-    return [
-        Term(batch.images, batch.masks, 1.0 - rho, "real"),
-        Term(mixed, batch.masks, rho, "mixed"),
-    ]
-
-
-def require(method: str, checks: Mapping[str, bool], problems: Sequence[str] = ()) -> None:
-    """Refuse settings.
+def require(method: str, checks: Mapping[str, bool]) -> None:
+    """Refuse settings that are out of range.
 
     Args:
         method: Name of the method, for the message.
-        checks: What is wrong, and whether it is not: `{"k is -1; expected 0 or more": k >= 0}`.
-        problems: What else is wrong.
+        checks: What would be wrong, and whether it is not: `{"k is -1; expected 0 or more": k >= 0}`.
 
     Raises:
         ConfigError: With every problem.
     """
-    found = [text for text, fine in checks.items() if not fine] + list(problems)
-    if found:
-        raise ConfigError(bullet_list(f"{method} cannot be built with these settings:", found))
+    problems = [text for text, fine in checks.items() if not fine]
+    if problems:
+        raise ConfigError(bullet_list(f"{method} cannot be built with these settings:", problems))
 
 
 @final
@@ -269,10 +257,10 @@ class FullSup(FixedStrategy):
 class Append(FixedStrategy):
     """Real and synthetic images in one batch, each with its hard mask, nothing mixed.
 
-    All images are alike to the network: one term, one mean loss, one set of batch statistics. With the
+    The network treats all images alike: one term, one mean loss, one set of batch statistics. With the
     default a step sees 2B images, as many as a step of MCPMix.
 
-    Search range: ratio in {0.25, 0.5, 1.0}. Cost: (1 + ratio) times the forward and backward pass.
+    Cost: (1 + ratio) times the forward and backward pass.
 
     Args:
         ratio: Synthetic images per real one, in [0, 1]; of a batch of B, `round(ratio * B)` counterparts are
@@ -284,8 +272,7 @@ class Append(FixedStrategy):
 
     def __init__(self, ratio: float = 1.0) -> None:
         super().__init__()
-        if not 0.0 <= ratio <= 1.0:
-            raise ConfigError(f"Appending cannot be built: ratio is {ratio}; expected a value in [0, 1].")
+        require("Append", {f"ratio is {ratio}; expected a value in [0, 1]": 0.0 <= ratio <= 1.0})
         self.ratio = ratio
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:

@@ -1,20 +1,14 @@
 import pytest
 import torch
 from scipy import stats
+from tests.helpers.batches import make_batch, share_batch
 
 from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.core.seeds import torch_rng
-from mcpmix.mixing import Batch
-from mcpmix.mixing.diffusemix import DiffuseMix, fractal_picture, half_share
-from mcpmix.mixing.photometric import Pixels
-
-
-def make_batch(count=4, height=8, width=16, synthetic=True):
-    """Real images are 0 and synthetic ones 1: a mixed pixel is the share of the edited image."""
-    masks = (torch.rand(count, 1, height, width, generator=torch_rng("masks")) > 0.5).float()
-    images = torch.zeros(count, 3, height, width)
-    ids = tuple(f"case-{i}" for i in range(count))
-    return Batch(images, masks, torch.ones_like(images) if synthetic else None, ids)
+from mcpmix.data.augment import denormalise, normalise
+from mcpmix.mixing.diffusemix import DiffuseMix, half_share
+from mcpmix.mixing.pictures import fractal_picture
+from mcpmix.mixing.strategy import Batch
 
 
 def test_halves_and_ramp_by_hand():
@@ -28,7 +22,7 @@ def test_halves_and_ramp_by_hand():
 
 
 def test_original_left_or_above_each_as_likely_and_the_mask_stays():
-    strategy, rng, batch = DiffuseMix(fractal=0.0, ramp=0.0), torch_rng("halves"), make_batch(200)
+    strategy, rng, batch = DiffuseMix(fractal=0.0, ramp=0.0), torch_rng("halves"), share_batch(200, 8, 16)
     real, mixed = strategy.terms(batch, rng)
     assert torch.equal(real.images, batch.images)
     assert (real.name, mixed.name) == ("real", "mixed")
@@ -42,53 +36,31 @@ def test_original_left_or_above_each_as_likely_and_the_mask_stays():
 
 
 def test_the_fractal_is_blended_in_pixels():
-    batch, pixels = make_batch(1, 32, 32), Pixels()
+    batch = share_batch(1, 32, 32)
     plain = DiffuseMix(fractal=0.0, ramp=0.0).terms(batch, torch_rng("same"))[1].images
     mixed = DiffuseMix(fractal=0.2, ramp=0.0, pictures=1, seed=3).terms(batch, torch_rng("same"))[1].images
     picture = fractal_picture(3, 0, 32, 32) / 255
-    expected = 0.8 * (plain * pixels.std + pixels.mean) + 0.2 * picture
-    torch.testing.assert_close(mixed * pixels.std + pixels.mean, expected[:], atol=1e-5, rtol=0)
+    expected = 0.8 * denormalise(plain) + 0.2 * picture
+    torch.testing.assert_close(denormalise(mixed), expected, atol=1e-5, rtol=0)
 
 
 def test_a_fractal_alone_and_no_edit_are_the_extremes():
-    batch = make_batch(2, 16, 16)
+    batch = share_batch(2, 16, 16)
     same = Batch(batch.images, batch.masks, batch.images, batch.ids)
     assert torch.equal(DiffuseMix(fractal=0.0).terms(same, torch_rng("x"))[1].images, batch.images)
     alone = DiffuseMix(fractal=1.0, pictures=1).terms(batch, torch_rng("x"))[1].images
-    torch.testing.assert_close(alone[0], Pixels().normalise(fractal_picture(0, 0, 16, 16) / 255))
-
-
-def test_fractals_are_structures_that_belong_to_their_seed_and_index():
-    pictures = [fractal_picture(0, index, 64, 48) for index in range(6)]
-    assert all(picture.shape == (3, 64, 48) and picture.dtype == torch.uint8 for picture in pictures)
-    cover = [float((picture.amax(0) > 0).float().mean()) for picture in pictures]
-    assert all(0.02 < share <= 1 for share in cover)
-    assert not torch.equal(pictures[0], pictures[1])
-    assert not torch.equal(pictures[0], fractal_picture(1, 0, 64, 48))
-    fractal_picture.cache_clear()
-    assert torch.equal(pictures[0], fractal_picture(0, 0, 64, 48))
-
-
-def test_another_editor_takes_the_place_of_the_counterparts():
-    def brighter(batch, rng):
-        return batch.images + 2
-
-    batch = make_batch(2, synthetic=False)
-    mixed = DiffuseMix(fractal=0.0, ramp=0.0, editor=brighter).terms(batch, torch_rng("x"))[1]
-    assert set(mixed.images.unique().tolist()) == {0.0, 2.0}
-    with pytest.raises(DataError, match=r"editor of DiffuseMix returned \(2, 3, 8, 8\)"):
-        DiffuseMix(editor=lambda batch, rng: batch.images[..., :8]).terms(batch, torch_rng("x"))
+    torch.testing.assert_close(alone[0], normalise(fractal_picture(0, 0, 16, 16) / 255))
 
 
 def test_a_batch_of_one_is_fine_and_one_state_gives_one_result():
-    batch = make_batch(1)
+    batch = share_batch(1, 8, 16)
     results = [DiffuseMix().terms(batch, torch_rng("again"))[1].images for _ in range(2)]
     assert torch.equal(*results)
 
 
 def test_mistakes_say_what_to_do():
     with pytest.raises(DataError, match="mcpmix synthesize"):
-        DiffuseMix().terms(make_batch(synthetic=False), torch_rng("x"))
+        DiffuseMix().terms(make_batch(), torch_rng("x"))
     with pytest.raises(ConfigError) as caught:
         DiffuseMix(fractal=2.0, ramp=-1.0, pictures=0)
     for name in ("fractal", "ramp", "pictures"):

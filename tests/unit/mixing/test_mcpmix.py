@@ -1,8 +1,10 @@
 import pytest
 import torch
+from tests.helpers.batches import share_batch
 
 from mcpmix.core.errors import DataError, McpmixError
-from mcpmix.mixing import mix
+from mcpmix.core.seeds import torch_rng
+from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix, mix
 
 
 def images(seed, batch=4, dtype=torch.float64):
@@ -76,3 +78,50 @@ def test_byte_images_are_refused():
     byte = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     with pytest.raises(DataError, match="floating-point"):
         mix(byte, byte, 0.5)
+
+
+# --- strategies -----------------------------------------------------------------------------------------
+
+
+def shares(strategy, epoch, batch=None):
+    """The real image is 0 and the synthetic 1, so a mixed pixel is the share itself."""
+    strategy.set_epoch(epoch)
+    real, mixed = strategy.terms(batch or share_batch(), torch_rng("shares", epoch))
+    assert real.name == "real"
+    return mixed.images[:, 0, 0, 0].detach()
+
+
+def test_paired_uniform_draws_one_share_per_sample_up_to_the_bound():
+    strategy = UniformMix(s_max=0.6, rho=0.3)
+    drawn = shares(strategy, 1, share_batch(2000))
+    assert len(drawn.unique()) > 1900
+    assert float(drawn.min()) >= 0
+    assert 0.59 < float(drawn.max()) <= 0.6
+    assert float(drawn.mean()) == pytest.approx(0.3, abs=0.015)
+    assert strategy.log() == pytest.approx({"s": float(drawn.mean()), "rho": 0.3})
+
+
+def test_draws_come_from_the_given_stream_only():
+    strategy, batch = UniformMix(), share_batch()
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = strategy.terms(batch, torch_rng("x"))[1].images
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[1].images)
+    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[1].images)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "top"), [(1, 1.0), (149, 1.0), (150, 5 / 6), (399, 1 / 6), (400, 0), (450, 0)]
+)
+def test_stepwise_shares(epoch, top):
+    drawn = shares(StepwiseMix(epochs=400), epoch, share_batch(2000))
+    assert float(drawn.max()) == pytest.approx(top, rel=0.01)
+    assert float(drawn.mean()) == pytest.approx(top / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(("epoch", "top"), [(1, 0.5), (200, 0.25), (400, 0.0), (450, 0.0)])
+def test_cosine_shares(epoch, top):
+    drawn = shares(CosineMix(epochs=400), epoch, share_batch(2000))
+    assert float(drawn.max()) == pytest.approx(top, rel=0.01, abs=1e-12)
+    assert float(drawn.mean()) == pytest.approx(top / 2, rel=0.05, abs=1e-12)

@@ -4,9 +4,8 @@ import importlib
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from mcpmix.mixing import STRATEGIES
+from mcpmix.mixing.registry import STRATEGIES
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "baselines.md").read_text(encoding="utf-8")
@@ -23,16 +22,9 @@ def test_sections_are_up_to_date(pictures):
         assert pictures.section(name) in TEXT, f"{name}: run python benchmarks/strategy_pictures.py --page"
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_there_is_a_picture_of_each_strategy(name):
-    with Image.open(ROOT / "docs" / "images" / "strategies" / f"{name}.png") as picture:
-        assert picture.height == 14 + 2 * 128 + 4
-        assert picture.width >= 2 * 128
-
-
-def test_pictures_are_small():
-    files = (ROOT / "docs" / "images" / "strategies").iterdir()
-    assert sum(file.stat().st_size for file in files) < 1_500_000
+def test_there_is_a_picture_of_each_strategy():
+    found = {file.stem for file in (ROOT / "docs" / "images" / "strategies").iterdir()}
+    assert found == set(STRATEGIES)
 
 
 def test_generated_parts_replace_what_stands_between_their_markers(monkeypatch, tmp_path):

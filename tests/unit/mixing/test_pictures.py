@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from mcpmix.mixing.pictures import PAINTERS, attractor, mixing_picture, random_maps
+from mcpmix.mixing.pictures import PAINTERS, attractor, fractal_picture, mixing_picture, random_maps
 
 
 def test_the_attractor_of_three_half_maps_is_the_sierpinski_gasket():
@@ -69,3 +69,14 @@ def test_pictures_belong_to_seed_and_index():
     assert torch.equal(mixing_picture(0, 3, 24, 20), first)
     assert not torch.equal(mixing_picture(1, 3, 24, 20), first)
     assert not torch.equal(mixing_picture(0, 4, 24, 20), first)
+
+
+def test_fractals_are_structures_that_belong_to_their_seed_and_index():
+    pictures = [fractal_picture(0, index, 64, 48) for index in range(6)]
+    assert all(picture.shape == (3, 64, 48) and picture.dtype == torch.uint8 for picture in pictures)
+    cover = [float((picture.amax(0) > 0).float().mean()) for picture in pictures]
+    assert all(0.02 < share <= 1 for share in cover)
+    assert not torch.equal(pictures[0], pictures[1])
+    assert not torch.equal(pictures[0], fractal_picture(1, 0, 64, 48))
+    fractal_picture.cache_clear()
+    assert torch.equal(pictures[0], fractal_picture(0, 0, 64, 48))

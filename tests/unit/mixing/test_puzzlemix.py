@@ -4,27 +4,30 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.helpers.batches import make_batch
 
 from mcpmix.core.errors import ConfigError, TrainingError
 from mcpmix.core.seeds import numpy_rng, torch_rng
-from mcpmix.mixing import Batch
-from mcpmix.mixing.puzzlemix import Grid, PuzzleMix, borders, optimal_labels, transport_plan
+from mcpmix.mixing.puzzlemix import PuzzleMix, borders, optimal_labels, transport_plan
+from mcpmix.mixing.strategy import Batch
 
 
 def random_grid(identity, *, count, rows, columns, labels):
     rng = numpy_rng("grid", identity, rows, columns, labels)
-    return Grid(
+    return (
         rng.normal(size=(count, rows, columns, labels)),
         rng.exponential(0.7, size=(count, rows - 1, columns)),
         rng.exponential(0.7, size=(count, rows, columns - 1)),
     )
 
 
-def make_batch(count=4, height=32, width=32):
-    rng = torch_rng("puzzle", count, height, width)
-    masks = (torch.rand(count, 1, height, width, generator=rng) > 0.7).float()
-    images = torch.randn(count, 3, height, width, generator=rng)
-    return Batch(images, masks, None, tuple(f"case-{i}" for i in range(count)))
+def energy_of(energy, labels):
+    """What labels (B, n, n), int, cost: (B,)."""
+    unary, down, right = energy
+    share = labels / (unary.shape[-1] - 1)
+    costs = np.take_along_axis(unary, labels[..., None], -1).sum((1, 2, 3))
+    vertical = (down * np.diff(share, axis=1) ** 2).sum((1, 2))
+    return costs + vertical + (right * np.diff(share, axis=2) ** 2).sum((1, 2))
 
 
 def attached(gradient=lambda images, targets: images, **settings):
@@ -45,30 +48,30 @@ def test_no_labelling_is_better_than_the_cut(rows, columns, labels):
     best = np.full(12, np.inf)
     for values in itertools.product(range(labels), repeat=rows * columns):
         candidate = np.tile(np.array(values).reshape(1, rows, columns), (12, 1, 1))
-        best = np.minimum(best, grid.energy(candidate))
+        best = np.minimum(best, energy_of(grid, candidate))
     found = optimal_labels(grid)
     assert found.shape == (12, rows, columns)
-    np.testing.assert_allclose(grid.energy(found), best, atol=1e-5)
+    np.testing.assert_allclose(energy_of(grid, found), best, atol=1e-5)
 
 
 def test_energy_by_hand():
     unary = np.array([[[[1.0, 2.0, 3.0], [5.0, 7.0, 9.0]]]])
-    grid = Grid(unary, np.zeros((1, 0, 2)), np.array([[[4.0]]]))
-    assert grid.energy(np.array([[[0, 2]]])) == [1 + 9 + 4 * 1]
-    assert grid.energy(np.array([[[1, 2]]])) == [2 + 9 + 4 * 0.25]
+    grid = (unary, np.zeros((1, 0, 2)), np.array([[[4.0]]]))
+    assert energy_of(grid, np.array([[[0, 2]]])) == [1 + 9 + 4 * 1]
+    assert energy_of(grid, np.array([[[1, 2]]])) == [2 + 9 + 4 * 0.25]
 
 
 def test_grids_of_a_batch_do_not_touch():
     both = random_grid("batch", count=2, rows=4, columns=4, labels=3)
-    alone = [Grid(both.unary[i : i + 1], both.down[i : i + 1], both.right[i : i + 1]) for i in range(2)]
+    alone = [tuple(part[i : i + 1] for part in both) for i in range(2)]
     np.testing.assert_array_equal(optimal_labels(both), np.concatenate([optimal_labels(g) for g in alone]))
 
 
 def test_strong_smoothness_gives_one_label():
     grid = random_grid("smooth", count=3, rows=4, columns=4, labels=3)
-    stiff = Grid(grid.unary, 1e3 + grid.down, 1e3 + grid.right)
+    stiff = (grid[0], 1e3 + grid[1], 1e3 + grid[2])
     labels = optimal_labels(stiff).reshape(3, -1)
-    np.testing.assert_array_equal(labels, np.tile(grid.unary.sum((1, 2)).argmin(-1)[:, None], (1, 16)))
+    np.testing.assert_array_equal(labels, np.tile(grid[0].sum((1, 2)).argmin(-1)[:, None], (1, 16)))
 
 
 def test_the_grid_is_the_energy_of_the_paper():
@@ -77,7 +80,7 @@ def test_the_grid_is_the_energy_of_the_paper():
     strategy = PuzzleMix(beta=3.0, gamma=0.4, eta=0.7, strip=4)
     pixels, partners = torch.rand(2, 3, 8, 8, generator=torch_rng("pixels")), np.array([1, 0])
     saliency = numpy_rng("saliency").dirichlet(np.ones(4), size=2).reshape(2, 2, 2)
-    grid = strategy.grid(pixels, saliency, lam, partners)
+    grid = strategy.energy(pixels, saliency, lam, partners)
     scale = 3.0 / (16 * side)
 
     def direct(labels):
@@ -96,7 +99,7 @@ def test_the_grid_is_the_energy_of_the_paper():
         return total
 
     everything = [np.array(v).reshape(2, 2) for v in itertools.product((0, 1), repeat=4)]
-    ours = np.array([grid.energy(np.stack([labels, labels]))[0] for labels in everything])
+    ours = np.array([energy_of(grid, np.stack([labels, labels]))[0] for labels in everything])
     theirs = np.array([direct(labels) for labels in everything])
     np.testing.assert_allclose(ours - ours[0], theirs - theirs[0], atol=1e-7)
 
@@ -163,7 +166,7 @@ def test_without_smoothness_prior_and_transport_the_more_salient_block_shows():
     gradient = torch.rand(2, 3, 16, 16, generator=torch_rng("gradient"))
     strategy = attached(lambda *_: gradient, beta=0.0, eta=0.0, transport=False)
     partners, side = np.array([1, 0]), 4
-    images, masks, share = strategy._mix(batch, side, 0.5, partners)
+    images, masks, share = strategy.mix(batch, side, 0.5, partners)
     size = gradient.square().mean(1).sqrt().reshape(2, side, 4, side, 4).mean((2, 4))
     size = size / size.sum((1, 2), keepdim=True)
     own = (size > size[[1, 0]]).repeat_interleave(4, 1).repeat_interleave(4, 2)[:, None]
@@ -176,7 +179,7 @@ def test_the_prior_leads_to_the_drawn_share():
     batch = make_batch(2, 32, 32)
     strategy = attached(eta=50.0, transport=False)
     for lam, expected in ((0.99, 1.0), (0.01, 0.0)):
-        images, _, share = strategy._mix(batch, 8, lam, np.array([1, 0]))
+        images, _, share = strategy.mix(batch, 8, lam, np.array([1, 0]))
         assert share == expected
         source = batch.images if expected else batch.images[[1, 0]]
         assert torch.equal(images, source)
@@ -190,7 +193,7 @@ def test_grids_and_shares_are_drawn_as_published(monkeypatch):
         seen.append((side, lam, tuple(partners)))
         return batch.images, batch.masks, 1.0
 
-    monkeypatch.setattr(strategy, "_mix", record)
+    monkeypatch.setattr(strategy, "mix", record)
     rng = torch_rng("drawn")
     for _ in range(1200):
         strategy.terms(batch, rng)

@@ -1,28 +1,21 @@
-import copy
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.batches import share_batch
 from torch import nn
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.seeds import torch_rng
-from mcpmix.mixing import RLA, STRATEGIES, Batch, build_strategy
-from mcpmix.mixing.registry import strategy_needs_pairs
-from mcpmix.mixing.strategy import weighted_sum
-
-
-def make_batch(batch=64, synthetic=True):
-    real = torch.zeros(batch, 3, 4, 4)
-    masks = (torch.rand(batch, 1, 4, 4, generator=torch_rng("masks")) > 0.5).float()
-    ids = tuple(f"case-{i}" for i in range(batch))
-    return Batch(real, masks, torch.ones_like(real) if synthetic else None, ids)
+from mcpmix.mixing.registry import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
+from mcpmix.mixing.strategy import Batch
 
 
 def learnable_batch(synthetic):
     """Lesions are brighter: a little in the real images, more in the synthetic ones."""
-    plain = make_batch(8)
-    noise = torch.randn(8, 3, 4, 4, generator=torch_rng("noise"))
+    plain = share_batch(8, 8, 8)
+    noise = torch.randn(8, 3, 8, 8, generator=torch_rng("noise"))
     brighter = plain.masks + 0.3 * noise
     return Batch(0.5 * brighter, plain.masks, 0.8 * brighter + 0.1 if synthetic else None, plain.ids)
 
@@ -37,14 +30,6 @@ def settings_for(name):
 class Pool(nn.Module):
     def forward(self, maps):
         return maps.mean((2, 3))
-
-
-def shares(strategy, epoch, batch=None):
-    """The real image is 0 and the synthetic 1, so a mixed pixel is the share itself."""
-    strategy.set_epoch(epoch)
-    real, mixed = strategy.terms(batch or make_batch(), torch_rng("shares", epoch))
-    assert real.name == "real"
-    return mixed.images[:, 0, 0, 0].detach()
 
 
 def loop(strategy, batch, rng):
@@ -93,7 +78,7 @@ def test_every_strategy_runs_in_a_loop_that_does_not_know_it(name):
 def test_targets_are_the_hard_masks_and_weights_sum_to_one(name):
     strategy = build_strategy(name, **settings_for(name))
     strategy.set_epoch(1)
-    batch = make_batch(4)
+    batch = share_batch(4)
     terms = strategy.terms(batch, torch_rng("a"))
     assert all(torch.equal(term.targets, batch.masks) for term in terms)
     assert torch.equal(terms[0].images, batch.images)
@@ -102,96 +87,10 @@ def test_targets_are_the_hard_masks_and_weights_sum_to_one(name):
 
 def test_full_sup_is_plain_supervision():
     strategy = build_strategy("full-sup")
-    batch = make_batch(4, synthetic=False)
+    batch = share_batch(4)
     (term,) = strategy.terms(batch, torch_rng("a"))
     assert term.images is batch.images
     assert float(strategy.combine([torch.tensor(0.7)], batch, [term])) == pytest.approx(0.7)
-
-
-def test_paired_uniform_draws_one_share_per_sample_up_to_the_bound():
-    strategy = build_strategy("mcpmix", s_max=0.6, rho=0.3)
-    drawn = shares(strategy, 1, make_batch(2000))
-    assert len(drawn.unique()) > 1900
-    assert float(drawn.min()) >= 0
-    assert 0.59 < float(drawn.max()) <= 0.6
-    assert float(drawn.mean()) == pytest.approx(0.3, abs=0.015)
-    assert strategy.log() == pytest.approx({"s": float(drawn.mean()), "rho": 0.3})
-
-
-def test_draws_come_from_the_given_stream_only():
-    strategy, batch = build_strategy("mcpmix"), make_batch()
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = strategy.terms(batch, torch_rng("x"))[1].images
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[1].images)
-    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[1].images)
-
-
-@pytest.mark.parametrize(
-    ("epoch", "top"), [(1, 1.0), (149, 1.0), (150, 5 / 6), (399, 1 / 6), (400, 0), (450, 0)]
-)
-def test_stepwise_shares(epoch, top):
-    drawn = shares(build_strategy("mcpmix-stepwise", epochs=400), epoch, make_batch(2000))
-    assert float(drawn.max()) == pytest.approx(top, rel=0.01)
-    assert float(drawn.mean()) == pytest.approx(top / 2, rel=0.05)
-
-
-@pytest.mark.parametrize(("epoch", "top"), [(1, 0.5), (200, 0.25), (400, 0.0), (450, 0.0)])
-def test_cosine_shares(epoch, top):
-    drawn = shares(build_strategy("mcpmix-cosine", epochs=400), epoch, make_batch(2000))
-    assert float(drawn.max()) == pytest.approx(top, rel=0.01, abs=1e-12)
-    assert float(drawn.mean()) == pytest.approx(top / 2, rel=0.05, abs=1e-12)
-
-
-def test_rla_objective_is_the_weighted_sum_plus_its_two_terms():
-    strategy, batch = build_strategy("mcpmix-rla", tau0=1e-6, **settings_for("mcpmix-rla")), make_batch(4)
-    strategy.set_epoch(200)
-    terms = strategy.terms(batch, torch_rng("a"))
-    assert float(shares(strategy, 200)[0]) == pytest.approx(0.35)
-    losses = [torch.tensor(0.5), torch.tensor(0.9)]
-    total = float(strategy.combine(losses, batch, terms).detach())
-    log = strategy.log()
-    assert log["distribution"] > 0
-    expected = float(weighted_sum(losses, terms).detach()) + log["distribution"] + log["prior"]
-    assert total == pytest.approx(expected)
-    assert (log["s"], log["rho"], log["s_prior"]) == pytest.approx((0.35, 0.25, 0.35))
-    assert set(log) == {"s", "rho", "s_prior", "rho_prior", "tau", "discrepancy", "distribution", "prior"}
-
-
-def test_rla_prepares_its_margin_once_and_keeps_it_in_its_state():
-    strategy, batch = build_strategy("mcpmix-rla", **settings_for("mcpmix-rla")), make_batch(4)
-    strategy.prepare([batch])
-    margin = float(strategy.rla.tau0)
-    assert margin > 0
-    strategy.prepare([])  # nothing left to measure
-    other = build_strategy("mcpmix-rla", **settings_for("mcpmix-rla"))
-    other.load_state_dict(copy.deepcopy(strategy.state_dict()))
-    assert float(other.rla.tau0) == margin
-    fixed = build_strategy("mcpmix-rla", tau0=0.05, **settings_for("mcpmix-rla"))
-    fixed.prepare([batch])
-    assert float(fixed.rla.tau0) == pytest.approx(0.05)
-
-
-def test_rla_gates_have_their_own_group():
-    strategy = build_strategy("mcpmix-rla", controller="scalar", **settings_for("mcpmix-rla"))
-    (group,) = strategy.parameter_groups(steps=1000)
-    assert group["weight_decay"] == 0.0
-    assert group["lr"] == pytest.approx(3.5 / 1000)
-    assert len(group["params"]) == 2
-    by_hand = build_strategy("mcpmix-rla", gate_lr=0.02, **settings_for("mcpmix-rla"))
-    assert by_hand.parameter_groups(steps=1000)[0]["lr"] == 0.02
-
-
-def test_a_collapsed_rho_is_told():
-    strategy = build_strategy("mcpmix-rla", controller="scalar", **settings_for("mcpmix-rla"))
-    strategy.set_epoch(120)
-    assert strategy.warnings() == []
-    with torch.no_grad():
-        strategy.rla.controller.psi.fill_(-5.0)
-    (warning,) = strategy.warnings()
-    assert "0.0033 (bound 0.5) by epoch 120 of 400" in warning
-    assert "gate_lr" in warning
 
 
 @pytest.mark.parametrize(("name", "hint"), [("mcpmx-rla", "mcpmix-rla"), ("Full_Sup", "full-sup")])
@@ -234,7 +133,56 @@ def test_settings_that_do_not_fit(name, settings, words):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_rla_is_usable_without_the_registry():
-    from mcpmix.mixing.rla_mix import RLAMix
+# --- settings of a file ---------------------------------------------------------------------------------
 
-    assert RLAMix(RLA(5, mu=0.0)).needs_pairs
+
+OWN = [name for name in STRATEGIES if not name.startswith("mcpmix")]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_defaults_and_all_of_the_search_range_are_accepted(name):
+    assert setting_problems(name, {}) == []
+    search = STRATEGIES[name].search
+    for values in product(*search.values()):
+        settings = dict(zip(search, values, strict=True))
+        assert setting_problems(name, settings) == []
+        assert build_strategy(name, **settings)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_defaults_lie_in_the_search_range(name):
+    strategy = build_strategy(name)
+    for setting, values in STRATEGIES[name].search.items():
+        if hasattr(strategy, setting):
+            assert getattr(strategy, setting) in values, setting
+
+
+def test_lists_of_a_file_stand_for_tuples():
+    assert setting_problems("smoothmix", {"sigma": [0.1, 0.25]}) == []
+    assert build_strategy("smoothmix", sigma=[0.1, 0.25]).sigma == (0.1, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "parts"),
+    [
+        ("mixup", {"alfa": 0.4}, ["mixup.alfa", "did you mean alpha?"]),
+        ("mixup", {"zzz": 1}, ["known: alpha, probability, per_sample"]),
+        ("mixup", {"alpha": "much"}, ["mixup.alpha", "valid number", "'much'"]),
+        ("mixup", {"alpha": -1}, ["alpha is -1", "0 or more"]),
+        ("gridmix", {"mode": "rings"}, ["gridmix.mode", "'cells' or 'holes'"]),
+        ("full-sup", {"alpha": 1}, ["known: none"]),
+        ("mixupp", {}, ["mixupp: there is no such strategy", "did you mean mixup?"]),
+        ("mcpmix", {"s_max": 0.5}, ["section rla"]),
+        ("diffusemix", {"editor": "x"}, ["diffusemix.editor: no such setting"]),
+    ],
+)
+def test_a_problem_says_where_and_what_to_do(name, settings, parts):
+    problems = setting_problems(name, settings)
+    assert len(problems) == 1
+    assert problems[0].startswith(name)
+    for part in parts:
+        assert part in problems[0]
+
+
+def test_all_problems_are_told_at_once():
+    assert len(setting_problems("cutmix", {"betta": 1, "probability": "often"})) == 2

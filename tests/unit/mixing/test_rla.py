@@ -6,10 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.spatial.distance import cdist
+from tests.helpers.batches import share_batch
 from torch import nn
 
 from mcpmix.core.errors import ConfigError, DataError, TrainingError
-from mcpmix.mixing import RLA, median_bandwidth, mmd
+from mcpmix.core.seeds import torch_rng
+from mcpmix.mixing.mmd import median_bandwidth, mmd
+from mcpmix.mixing.registry import build_strategy
+from mcpmix.mixing.rla import RLA
 
 
 def small_phi(dtype=torch.float64):
@@ -396,3 +400,115 @@ def test_collapse_is_a_small_rho_before_the_last_quarter(epoch, psi, collapsed):
     rla.set_epoch(epoch)
     move_gates(rla, psi, 0.0)
     assert rla.collapsed is collapsed
+
+
+# --- the strategy ---------------------------------------------------------------------------------------
+
+
+def built(**settings):
+    phi = small_phi(torch.float32)[:2]  # images of 4 x 4 pixels leave room for one convolution
+    phi = nn.Sequential(*phi, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return build_strategy("mcpmix-rla", epochs=400, features=phi, **settings)
+
+
+def test_rla_objective_is_the_weighted_sum_plus_its_two_terms():
+    strategy, batch = built(tau0=1e-6), share_batch(4)
+    strategy.set_epoch(200)
+    terms = strategy.terms(batch, torch_rng("a"))
+    assert float(terms[1].images.detach().max()) == pytest.approx(0.35)
+    losses = [torch.tensor(0.5), torch.tensor(0.9)]
+    total = float(strategy.combine(losses, batch, terms).detach())
+    log = strategy.log()
+    assert log["distribution"] > 0
+    expected = (1 - log["rho"]) * 0.5 + log["rho"] * 0.9 + log["distribution"] + log["prior"]
+    assert total == pytest.approx(expected)
+    assert (log["s"], log["rho"], log["s_prior"]) == pytest.approx((0.35, 0.25, 0.35))
+    assert set(log) == {"s", "rho", "s_prior", "rho_prior", "tau", "discrepancy", "distribution", "prior"}
+
+
+def test_rla_prepares_its_margin_once_and_keeps_it_in_its_state():
+    strategy, batch = built(), share_batch(4)
+    strategy.prepare([batch])
+    margin = float(strategy.rla.tau0)
+    assert margin > 0
+    strategy.prepare([])  # nothing left to measure
+    other = built()
+    other.load_state_dict(copy.deepcopy(strategy.state_dict()))
+    assert float(other.rla.tau0) == margin
+    fixed = built(tau0=0.05)
+    fixed.prepare([batch])
+    assert float(fixed.rla.tau0) == pytest.approx(0.05)
+
+
+def test_rla_gates_have_their_own_group():
+    strategy = built(controller="scalar")
+    (group,) = strategy.parameter_groups(steps=1000)
+    assert group["weight_decay"] == 0.0
+    assert group["lr"] == pytest.approx(3.5 / 1000)
+    assert len(group["params"]) == 2
+    by_hand = built(gate_lr=0.02)
+    assert by_hand.parameter_groups(steps=1000)[0]["lr"] == 0.02
+
+
+def test_a_collapsed_rho_is_told():
+    strategy = built(controller="scalar")
+    strategy.set_epoch(120)
+    assert strategy.warnings() == []
+    with torch.no_grad():
+        strategy.rla.controller.psi.fill_(-5.0)
+    (warning,) = strategy.warnings()
+    assert "0.0033 (bound 0.5) by epoch 120 of 400" in warning
+    assert "gate_lr" in warning
+
+
+# --- shares around s ------------------------------------------------------------------------------------
+
+
+def spread_shares(spread, count=4000):
+    strategy = build_strategy("mcpmix-rla", epochs=10, mu=0.0, spread=spread)
+    strategy.set_epoch(1)
+    _, mixed = strategy.terms(share_batch(count), torch.Generator().manual_seed(0))
+    return mixed.images[:, 0, 0, 0].detach()
+
+
+def test_without_spread_all_samples_take_s():
+    torch.testing.assert_close(spread_shares(0.0, 10), torch.full((10,), 0.35))
+
+
+def test_full_spread_starts_as_the_uniform_arm():
+    drawn = spread_shares(1.0)
+    assert drawn.min() >= 0
+    assert drawn.max() <= 0.7
+    assert float(drawn.mean()) == pytest.approx(0.35, abs=0.01)
+    assert float(drawn.var()) == pytest.approx(0.7**2 / 12, rel=0.05)
+
+
+def test_half_spread_stays_around_s():
+    drawn = spread_shares(0.5)
+    assert 0.1749 <= drawn.min() < 0.18
+    assert 0.52 < drawn.max() <= 0.5251
+
+
+def test_share_never_exceeds_its_bound():
+    rla = RLA(10, mu=0.0, controller="scalar")
+    with torch.no_grad():
+        for parameter in rla.gate_parameters():
+            parameter.fill_(5.0)  # s is near s_max
+    rla.set_epoch(1)
+    mixed = rla.mix(torch.zeros(1, 3, 2, 2), torch.ones(1, 3, 2, 2), torch.tensor([2.0]))
+    assert float(mixed.detach().max()) == pytest.approx(0.7)
+
+
+def test_gradient_to_s_is_weighted_by_the_relative_share():
+    rla = RLA(10, mu=0.0, controller="scalar")
+    rla.set_epoch(1)
+    mixed = rla.mix(torch.zeros(2, 3, 1, 1), torch.ones(2, 3, 1, 1), torch.tensor([0.5, 1.5]))
+    mixed[1].sum().backward()
+    gradients = [parameter.grad for parameter in rla.gate_parameters() if parameter.grad is not None]
+    slope = 0.7 * 0.25  # s_max sigmoid'(0)
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) == pytest.approx(3 * 1.5 * slope)
+
+
+def test_spread_out_of_range_is_refused():
+    with pytest.raises(ConfigError, match=r"spread is 1\.5"):
+        build_strategy("mcpmix-rla", epochs=10, mu=0.0, spread=1.5)

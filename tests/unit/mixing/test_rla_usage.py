@@ -6,7 +6,7 @@ from torch import nn
 
 import mcpmix
 
-PAGE = Path(__file__).parents[3] / "docs" / "rla.md"
+ROOT = Path(__file__).parents[3]
 
 
 def somebody():
@@ -50,8 +50,16 @@ def test_five_lines_in_somebody_elses_loop():
     assert 0.0 < history[-1][2] < 0.5
 
 
+def code(page, section=""):
+    """The one block of Python of a page, or of a section of it."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if section:
+        text = text.partition(section)[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    return block
+
+
 def test_the_loop_of_the_page_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     model, phi, criterion, real, synthetic, masks = somebody()
     names = {
         "torch": torch,
@@ -62,7 +70,19 @@ def test_the_loop_of_the_page_runs():
         "criterion": criterion,
         "loader": [(real, synthetic, masks)] * 2,
     }
-    exec(block, names)
+    exec(code("docs/rla.md"), names)
     assert float(names["rla"].psi.detach()) != 0.0
     assert float(names["rla"].zeta.detach()) != 0.0
     assert int(names["rla"].epoch) == 3
+
+
+def test_the_code_of_the_readme_runs_as_it_is():
+    torch.manual_seed(0)
+    names = {}
+    exec(code("README.md", "## RLA in your own loop\n"), names)
+    rla, optimiser = names["rla"], names["optimiser"]
+    assert int(rla.epoch) == names["epochs"]
+    assert float(rla.psi.detach()) != 0.0
+    assert float(rla.zeta.detach()) != 0.0
+    assert optimiser.param_groups[1]["lr"] != optimiser.param_groups[0]["lr"]
+    assert optimiser.param_groups[1]["weight_decay"] == 0.0

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.mixing import cosine_decay, cosine_share, stepwise_share
+from mcpmix.mixing.schedules import cosine_decay, cosine_share, stepwise_share
 
 
 @pytest.mark.parametrize(("epoch", "value"), [(0, 1.0), (200, 0.5), (400, 0.0), (450, 0.0), (700, 0.0)])

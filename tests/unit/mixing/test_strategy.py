@@ -1,10 +1,12 @@
 import pytest
 import torch
+from scipy import stats
+from tests.helpers.batches import make_batch
 
-from mcpmix.core.errors import DataError, TrainingError
-from mcpmix.mixing import Batch, Strategy, Term
+from mcpmix.core.errors import ConfigError, DataError, TrainingError
+from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing.mcpmix import StepwiseMix
-from mcpmix.mixing.strategy import FullSup, weighted_sum
+from mcpmix.mixing.strategy import Append, Batch, FullSup, Strategy, Term, require
 
 
 def test_a_batch_that_does_not_fit_lists_everything():
@@ -25,7 +27,7 @@ def test_weighted_sum_by_hand_and_with_gradients():
     image = torch.zeros(1, 3, 2, 2)
     weight = torch.tensor(0.25, requires_grad=True)
     terms = [Term(image, image[:, :1], 0.75, "real"), Term(image, image[:, :1], weight, "mixed")]
-    total = weighted_sum([torch.tensor(2.0), torch.tensor(4.0)], terms)
+    total = FullSup().combine([torch.tensor(2.0), torch.tensor(4.0)], make_batch(1), terms)
     total.backward()
     assert float(total.detach()) == 2.5
     assert float(weight.grad) == 4.0
@@ -34,7 +36,9 @@ def test_weighted_sum_by_hand_and_with_gradients():
 def test_one_loss_per_term():
     image = torch.zeros(1, 3, 2, 2)
     with pytest.raises(ValueError, match="zip"):
-        weighted_sum([torch.tensor(1.0), torch.tensor(2.0)], [Term(image, image[:, :1], 1.0, "real")])
+        FullSup().combine(
+            [torch.tensor(1.0), torch.tensor(2.0)], make_batch(1), [Term(image, image[:, :1], 1.0, "real")]
+        )
 
 
 def test_the_interface_cannot_be_built():
@@ -66,3 +70,83 @@ def test_no_consistency_term_by_default():
 def test_strategies_may_ignore_the_network_and_batches_may_lack_originals():
     assert FullSup().attach(lambda images, targets: images) is None
     assert Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4), None, ("a",)).originals is None
+
+
+def test_require_lists_every_problem():
+    with pytest.raises(ConfigError) as caught:
+        require("Some", {"a is 1; expected 0": False, "b is fine": True, "c is odd": False})
+    assert "Some cannot be built" in str(caught.value)
+    assert "a is 1" in str(caught.value)
+    assert "c is odd" in str(caught.value)
+    assert "b is fine" not in str(caught.value)
+    require("Some", {"b is fine": True})
+
+
+# --- append ---------------------------------------------------------------------------------------------
+
+
+def numbered(count=4, synthetic=True):
+    """Real images are 0, 1, 2, ... and their counterparts 100 more; masks have one pixel per sample."""
+    values = torch.arange(float(count)).reshape(-1, 1, 1, 1).expand(-1, 3, 4, 4)
+    masks = torch.eye(16)[:count].reshape(count, 1, 4, 4)
+    return Batch(values, masks, values + 100 if synthetic else None, tuple(f"case-{i}" for i in range(count)))
+
+
+def test_append_takes_every_counterpart_with_its_own_hard_mask():
+    batch = numbered()
+    (term,) = Append().terms(batch, torch_rng("a"))
+    assert term.images[:4].equal(batch.images)
+    assert term.targets[:4].equal(batch.masks)
+    assert sorted(term.images[4:, 0, 0, 0].tolist()) == [100, 101, 102, 103]
+    for image, mask in zip(term.images, term.targets, strict=True):
+        assert mask.equal(batch.masks[int(image[0, 0, 0]) % 100])
+    assert (term.weight, term.name) == (1.0, "appended")
+
+
+def test_append_averages_over_all_images():
+    strategy, batch = Append(), numbered()
+    terms = strategy.terms(batch, torch_rng("a"))
+    assert float(strategy.combine([torch.tensor(0.7)], batch, terms)) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.0, 0), (0.25, 2), (0.5, 4), (1.0, 8)])
+def test_append_ratio_counts_synthetic_per_real(ratio, count):
+    (term,) = Append(ratio).terms(numbered(8), torch_rng("a"))
+    assert len(term.images) == len(term.targets) == 8 + count
+
+
+def test_append_draws_every_counterpart_as_often():
+    strategy, batch, rng = Append(ratio=0.25), numbered(8), torch_rng("often")
+    counts = torch.zeros(8)
+    for _ in range(800):
+        drawn = strategy.terms(batch, rng)[0].images[8:, 0, 0, 0].long() - 100
+        assert len(drawn.unique()) == 2
+        counts[drawn] += 1
+    assert stats.chisquare(counts.numpy()).pvalue > 0.01
+
+
+def test_append_makes_two_images_of_one():
+    (term,) = Append().terms(numbered(1), torch_rng("a"))
+    assert term.images[:, 0, 0, 0].tolist() == [0, 100]
+
+
+def test_append_draws_from_the_given_stream_only():
+    strategy, batch = Append(0.5), numbered(8)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = strategy.terms(batch, torch_rng("x"))[0].images
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[0].images)
+    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[0].images)
+
+
+def test_append_needs_pairs():
+    assert Append.needs_pairs
+    with pytest.raises(DataError, match="mcpmix synthesize"):
+        Append().terms(numbered(synthetic=False), torch_rng("a"))
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.1])
+def test_append_settings_that_do_not_fit(ratio):
+    with pytest.raises(ConfigError, match=rf"ratio is {ratio}; expected a value in \[0, 1\]"):
+        Append(ratio)

@@ -9,7 +9,7 @@ from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.progress import SILENT
 from mcpmix.data.augment import denormalise
 from mcpmix.metrics import RegionAccumulator
-from mcpmix.mixing import STRATEGIES
+from mcpmix.mixing.registry import STRATEGIES
 from mcpmix.run import run
 from mcpmix.segmenter import train
 from mcpmix.segmenter.arms import Inputs, check_arms, needs_pairs

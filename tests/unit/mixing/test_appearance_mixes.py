@@ -1,0 +1,336 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tests.helpers.batches import make_batch
+
+from mcpmix.core.errors import ConfigError
+from mcpmix.core.seeds import torch_rng
+from mcpmix.mixing import appearance_mixes
+from mcpmix.mixing.appearance_mixes import AugMix, PixMix, add, coefficients, jensen_shannon, multiply
+
+# --- AugMix ---------------------------------------------------------------------------------------------
+
+
+def logit(chance):
+    return torch.tensor(math.log(chance / (1 - chance)))
+
+
+def entropy(chance):
+    return -sum(p * math.log(p) for p in (chance, 1 - chance) if p > 0)
+
+
+def test_the_image_and_two_different_views_under_the_hard_masks():
+    batch = make_batch(3, 20, 20)
+    terms = AugMix().terms(batch, torch_rng("a"))
+    assert [(term.name, term.weight) for term in terms] == [("real", 1.0), ("view1", 0.0), ("view2", 0.0)]
+    assert all(term.targets is batch.masks for term in terms)
+    assert terms[0].images is batch.images
+    assert not torch.allclose(terms[1].images, terms[2].images)
+    for term in terms[1:]:
+        pixels = term.images * torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+        pixels += torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
+        assert -1e-5 < float(pixels.min()) < float(pixels.max()) < 1 + 1e-5
+
+
+def test_all_views_can_be_supervised():
+    terms = AugMix(supervise="all").terms(make_batch(3, 20, 20), torch_rng("a"))
+    assert [term.weight for term in terms] == pytest.approx([1 / 3] * 3)
+
+
+def test_without_consistency_one_view_replaces_the_image():
+    strategy, batch = AugMix(jsd_weight=0.0), make_batch(3, 20, 20)
+    (term,) = strategy.terms(batch, torch_rng("a"))
+    assert (term.name, term.weight) == ("view", 1.0)
+    assert not torch.allclose(term.images, batch.images)
+    assert float(strategy.consistency([torch.zeros(3, 1, 20, 20)], [term])) == 0.0
+
+
+class Counted:
+    """An operation that counts its calls and shifts the image."""
+
+    def __init__(self, shift=0.0):
+        self.calls, self.shift = 0, shift
+
+    def __call__(self, image, level, sign):
+        self.calls += 1
+        return image + self.shift
+
+
+def test_a_view_by_hand():
+    """Each operation adds 0.1 and each chain has two, so the mixture of chains is x + 0.2 as weights sum to
+    one, and the view is x + 0.2 m with m ~ Beta(1, 1).
+    """
+    strategy, image = AugMix(depth=2), torch.full((3, 2, 2), 0.5)
+    strategy.operations = {"shift": Counted(0.1)}
+    draws = np.random.default_rng(0)
+    shares = [(float(strategy.view(image, draws)[0, 0, 0]) - 0.5) / 0.2 for _ in range(600)]
+    assert stats.kstest(shares, "uniform").pvalue > 0.01
+    assert strategy.operations["shift"].calls == 600 * 3 * 2
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 3.0])
+def test_weights_follow_the_published_distribution(alpha):
+    """With one operation that turns black to white once, the view is m times the weight of that chain."""
+    strategy, black = AugMix(depth=1, width=3, alpha=alpha), torch.zeros(3, 1, 1)
+    values = []
+    draws = np.random.default_rng(1)
+    for _ in range(800):
+        first = iter([1.0, 0.0, 0.0])
+        strategy.operations = {"once": lambda image, level, sign, first=first: image + next(first)}
+        values.append(float(strategy.view(black, draws)[0, 0, 0]))
+    reference = np.random.default_rng(2)
+    expected = reference.beta(alpha, alpha, 20000) * reference.beta(alpha, 2 * alpha, 20000)
+    assert np.mean(values) == pytest.approx(1 / 2 * 1 / 3, abs=0.02)
+    assert stats.ks_2samp(values, expected).pvalue > 0.01
+
+
+def test_chains_have_one_to_three_operations():
+    strategy, image = AugMix(width=1), torch.zeros(3, 2, 2)
+    counts, draws = [], np.random.default_rng(3)
+    for _ in range(600):
+        strategy.operations = {"count": Counted()}
+        strategy.view(image, draws)
+        counts.append(strategy.operations["count"].calls)
+    assert stats.chisquare(np.bincount(counts, minlength=4)[1:]).pvalue > 0.01
+    assert set(counts) == {1, 2, 3}
+
+
+def test_depth_zero_is_the_identity():
+    batch = make_batch(3, 20, 20)
+    for term in AugMix(depth=0).terms(batch, torch_rng("a")):
+        torch.testing.assert_close(term.images, batch.images, atol=1e-5, rtol=1e-5)
+
+
+def test_divergence_by_hand():
+    """Entropy of the mean prediction less the mean entropy: 0.2, 0.5 and 0.8 have the mean 0.5."""
+    logits = [torch.full((2, 1, 3, 3), float(logit(p))) for p in (0.2, 0.5, 0.8)]
+    expected = math.log(2) - (2 * entropy(0.2) + math.log(2)) / 3
+    assert float(jensen_shannon(logits)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_divergence_is_a_mean_over_pixels():
+    """One pixel of four disagrees; the size of the image does not matter."""
+    small = [torch.zeros(1, 1, 2, 2) for _ in range(3)]
+    small[0][..., 0, 0] = logit(0.9)
+    large = [part.repeat(5, 1, 8, 8) for part in small]
+    mean = (0.9 + 0.5 + 0.5) / 3
+    expected = (entropy(mean) - (entropy(0.9) + 2 * math.log(2)) / 3) / 4
+    assert float(jensen_shannon(small)) == pytest.approx(expected, abs=1e-6)
+    assert float(jensen_shannon(large)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_divergence_of_certain_predictions_is_finite_and_bounded():
+    sure = [torch.full((1, 1, 2, 2), value, requires_grad=True) for value in (200.0, -200.0)]
+    divergence = jensen_shannon(sure)
+    divergence.backward()
+    assert float(divergence.detach()) == pytest.approx(math.log(2), abs=1e-5)
+    assert all(bool(part.grad.isfinite().all()) for part in sure)
+    assert float(jensen_shannon([torch.full((1, 1, 2, 2), 200.0)] * 3)) == pytest.approx(0, abs=1e-6)
+
+
+def test_consistency_is_weighted_and_pulls_predictions_together():
+    strategy = AugMix(jsd_weight=6.0)
+    logits = [torch.full((1, 1, 2, 2), value, requires_grad=True) for value in (-1.0, 0.0, 1.0)]
+    penalty = strategy.consistency(logits, [])
+    penalty.backward()
+    assert float(penalty.detach()) == pytest.approx(6 * float(jensen_shannon(logits).detach()))
+    assert strategy.log() == pytest.approx({"jsd": float(penalty.detach()) / 6})
+    assert logits[0].grad.max() < 0 < logits[2].grad.min()
+
+
+def test_the_divergence_is_computed_in_full_precision():
+    logits = [torch.full((1, 1, 2, 2), value).bfloat16() for value in (-1.0, 0.0, 1.0)]
+    assert jensen_shannon(logits).dtype == torch.float32
+
+
+def test_augmix_of_a_batch_of_one():
+    terms = AugMix().terms(make_batch(1, 20, 20), torch_rng("a"))
+    assert not torch.allclose(terms[1].images, terms[0].images)
+
+
+def test_augmix_draws_from_the_given_stream_only():
+    strategy, batch = AugMix(), make_batch(3, 20, 20)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = strategy.terms(batch, torch_rng("x"))[1].images
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[1].images)
+    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[1].images)
+
+
+def test_more_operations_on_request():
+    assert len(AugMix().operations) == 4
+    assert {"colour", "contrast", "brightness", "sharpness"} <= set(AugMix(all_ops=True).operations)
+
+
+def test_augmix_settings_that_do_not_fit():
+    with pytest.raises(ConfigError) as caught:
+        AugMix(width=0, depth=-1, alpha=0.0, severity=11.0, jsd_weight=-1.0, supervise="none")
+    words = ("width is 0", "depth is -1", "alpha is 0.0", "severity is 11.0", "jsd_weight is -1.0", "'none'")
+    assert all(word in str(caught.value) for word in words)
+    assert not AugMix.needs_pairs
+
+
+# --- PixMix ---------------------------------------------------------------------------------------------
+
+
+def test_add_by_hand():
+    """In [-1, 1]: 0.8 * 0.5 + 0.2 * (-1) = 0.2, which is the pixel 0.6."""
+    assert float(add(torch.tensor(0.75), torch.tensor(0.0), 0.8, 0.2)) == pytest.approx(0.6)
+
+
+def test_multiply_by_hand():
+    """In [0, 2]: 1.44^0.5 * 0.25^0.5 = 1.2 * 0.5 = 0.6, which is the pixel 0.3."""
+    assert float(multiply(torch.tensor(0.72), torch.tensor(0.125), 0.5, 0.5)) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("mix", [add, multiply])
+def test_a_partner_without_weight_changes_nothing(mix):
+    image, partner = torch.rand(2, 3, 8, 8, generator=torch_rng("identity"))
+    torch.testing.assert_close(mix(image, partner, 1.0, 0.0), image)
+    # Mid-grey is neutral for both: 0 when adding, 1 when multiplying.
+    torch.testing.assert_close(mix(image, torch.full_like(image, 0.5), 1.0, 0.7), image)
+
+
+def test_black_partners_give_finite_pixels():
+    black, grey = torch.zeros(3, 2, 2), torch.full((3, 2, 2), 0.5)
+    for image in (black, grey):
+        for other in (-1.0, -0.5, 0.5, 1.0):
+            assert bool(multiply(image, black, 1.5, other).isfinite().all())
+
+
+@pytest.mark.parametrize("beta", [3.0, 4.0])
+def test_coefficients_follow_the_published_distribution(beta):
+    draws = np.random.default_rng(1)
+    drawn = np.array([coefficients(beta, draws) for _ in range(2000)])
+    convex = drawn[:, 1] > 0
+    assert stats.binomtest(int(convex.sum()), 2000).pvalue > 0.01
+    assert stats.kstest(drawn[convex, 0], stats.beta(beta, 1).cdf).pvalue > 0.01
+    assert stats.kstest(drawn[convex, 1], stats.beta(1, beta).cdf).pvalue > 0.01
+    assert stats.kstest(drawn[~convex, 0] - 1, stats.beta(1, beta).cdf).pvalue > 0.01
+    assert stats.kstest(-drawn[~convex, 1], stats.beta(1, beta).cdf).pvalue > 0.01
+    assert np.abs(drawn[:, 1]).mean() == pytest.approx(1 / (1 + beta), abs=0.02)
+
+
+def test_one_term_under_the_hard_masks():
+    batch = make_batch(3, 16, 16)
+    (term,) = PixMix().terms(batch, torch_rng("a"))
+    assert term.targets is batch.masks
+    assert (term.weight, term.name) == (1.0, "mixed")
+    assert not torch.allclose(term.images, batch.images)
+    pixels = term.images * torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+    pixels += torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
+    assert -1e-5 < float(pixels.min()) < float(pixels.max()) < 1 + 1e-5
+
+
+def test_the_batch_itself_stays():
+    batch = make_batch(3, 16, 16)
+    before = batch.images.clone()
+    PixMix().terms(batch, torch_rng("a"))
+    assert torch.equal(batch.images, before)
+
+
+def test_rounds_partners_and_starts_are_drawn_as_published(monkeypatch):
+    """Operations give 0.25 and pictures are white, so that each mixing tells what it was given."""
+    seen = []
+
+    def spy(name):
+        def mix(image, partner, own, other):
+            seen.append((name, float(image.max()), float(partner.max())))
+            return torch.full_like(image, 0.75)  # later rounds do not start from the image
+
+        return mix
+
+    monkeypatch.setattr(appearance_mixes, "add", spy("add"))
+    monkeypatch.setattr(appearance_mixes, "multiply", spy("multiply"))
+    white = torch.full((3, 2, 2), 255, dtype=torch.uint8)
+    monkeypatch.setattr(appearance_mixes, "mixing_picture", lambda *_: white)
+    strategy, image = PixMix(), torch.full((3, 2, 2), 0.5)
+    strategy.operations = {"quarter": lambda x, level, sign: torch.full_like(x, 0.25)}
+    draws, rounds, unmixed = np.random.default_rng(2), [], []
+    for _ in range(1000):
+        before = len(seen)
+        result = float(strategy.mixed(image, draws).max())
+        rounds.append(len(seen) - before)
+        if rounds[-1] == 0:
+            unmixed.append(result)
+    assert stats.chisquare(np.bincount(rounds, minlength=5)).pvalue > 0.01  # 0 to 4, each as likely
+    for count, total in (
+        (unmixed.count(0.5), len(unmixed)),  # the image itself or a changed copy
+        (sum(name == "add" for name, _, _ in seen), len(seen)),
+        (sum(partner == 1.0 for _, _, partner in seen), len(seen)),
+    ):
+        assert stats.binomtest(count, total).pvalue > 0.01
+    assert set(unmixed) == {0.5, 0.25}
+    assert {partner for _, _, partner in seen} == {1.0, 0.25}
+    assert {start for _, start, _ in seen} == {0.5, 0.25, 0.75}
+
+
+def test_pictures_of_the_set_are_drawn_alike(monkeypatch):
+    indices = []
+
+    def spy(seed, index, height, width):
+        assert (seed, height, width) == (7, 5, 6)
+        indices.append(index)
+        return torch.zeros(3, height, width, dtype=torch.uint8)
+
+    monkeypatch.setattr(appearance_mixes, "mixing_picture", spy)
+    strategy, draws = PixMix(k=0, pictures=8, seed=7), np.random.default_rng(3)
+    for _ in range(400):
+        strategy.mixed(torch.full((3, 5, 6), 0.5), draws)
+    assert stats.chisquare(np.bincount(indices, minlength=8)).pvalue > 0.01
+
+
+def test_without_pictures_images_mix_with_themselves(monkeypatch):
+    monkeypatch.setattr(appearance_mixes, "mixing_picture", None)  # would fail if called
+    batch = make_batch(3, 16, 16)
+    (term,) = PixMix(pictures=0).terms(batch, torch_rng("a"))
+    assert not torch.allclose(term.images, batch.images)
+
+
+def test_degenerate_settings_are_the_identity():
+    batch = make_batch(3, 16, 16)
+    (term,) = PixMix(probability=0.0).terms(batch, torch_rng("a"))
+    assert torch.equal(term.images, batch.images)
+    plain = PixMix(k=0)
+    plain.operations = {"nothing": lambda image, level, sign: image}
+    (term,) = plain.terms(batch, torch_rng("a"))
+    torch.testing.assert_close(term.images, batch.images, atol=1e-5, rtol=1e-5)
+
+
+def test_probability_counts_images():
+    strategy, batch, rng = PixMix(probability=0.4, pictures=0), make_batch(50, 4, 4), torch_rng("p")
+    strategy.operations = {"black": lambda image, level, sign: torch.zeros_like(image)}
+    strategy.k = 0  # an image is left alone, or black in half of the cases
+    changed = sum(
+        int((strategy.terms(batch, rng)[0].images - batch.images).abs().flatten(1).amax(1).gt(0.1).sum())
+        for _ in range(10)
+    )
+    assert stats.binomtest(changed, 500, 0.2).pvalue > 0.01
+
+
+def test_pixmix_of_a_batch_of_one():
+    batch = make_batch(1, 16, 16)
+    results = [PixMix().terms(batch, torch_rng(seed))[0].images for seed in range(5)]
+    assert sum(not torch.allclose(result, batch.images, atol=1e-4) for result in results) >= 3
+
+
+def test_pixmix_draws_from_the_given_stream_only():
+    strategy, batch = PixMix(pictures=8), make_batch(3, 16, 16)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = strategy.terms(batch, torch_rng("x"))[0].images
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[0].images)
+    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[0].images)
+
+
+def test_pixmix_settings_that_do_not_fit():
+    with pytest.raises(ConfigError) as caught:
+        PixMix(k=-1, beta=0.0, severity=0.0, pictures=-1, probability=2.0)
+    words = ("k is -1", "beta is 0.0", "severity is 0.0", "pictures is -1", "probability is 2.0")
+    assert all(word in str(caught.value) for word in words)
+    assert not PixMix.needs_pairs
