@@ -1,7 +1,8 @@
 """Archives as they are published, unpacked where they can do no harm.
 
 Whatever an archive says, only plain files are written, only below the target, and no more than the limits
-allow. An archive that asks for anything else is refused as a whole: nothing of it stays.
+allow. An archive that asks for anything else is refused as a whole: nothing of it stays. `tarfile`'s data
+filter would not do: it lets links pass, knows no limits, and there is none for zip.
 """
 
 import bz2
@@ -13,29 +14,32 @@ import stat
 import struct
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from filelock import FileLock
 
 from mcpmix.core.errors import DataError, McpmixError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, file_digest, storage_errors
+from mcpmix.core.stage_folder import digest_of, file_digest, storage_errors, written
 
 MARK = ".unpacked-"  # in the names of folders that were unpacked here
-CACHE_VARIABLE = "MCPMIX_CACHE"
-_ZIP, _TAR = (".zip",), (".tar", ".tar.gz", ".tgz", ".tar.bz2")
+_CACHE = "MCPMIX_CACHE"
+_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
 _FOREIGN = (".rar", ".7z", ".tar.xz")
+_PACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".tgz": gzip.open, ".bz2": bz2.open}
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # LZMA asks for any amount of memory
 _CHUNK = 1 << 20
 _MEGABYTE = 10**6
 _LARGEST_READ = 16 * _MEGABYTE  # headers of a tar are read at once
 _LARGEST_DIRECTORY = 64 * _MEGABYTE  # of a zip, read at once: room for more names than any data set has
 _LONGEST_PART, _LONGEST_NAME = 255, 1024
+
+_Member = tuple[str, IO[bytes] | None, int]  # name, content (None for a folder), position in the archive
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Limits:
         files: number of members.
         size: bytes in all.
         ratio: unpacked bytes for each packed one. Photographs stay near 1; bombs reach 1000 and more.
-        free: bytes up to which the ratio is not looked at.
+        free: bytes below which the ratio does not matter.
     """
 
     files: int = 500_000
@@ -54,17 +58,13 @@ class Limits:
     ratio: float = 100.0
     free: int = 256 * _MEGABYTE
 
-    def most(self, packed: int) -> int:
-        """Bytes that an archive of this size may unpack to."""
-        return min(self.size, max(self.free, int(self.ratio * packed)))
-
 
 LIMITS = Limits()
 
 
 def is_archive(path: Path) -> bool:
     """Whether a path names a file that `folder_of` unpacks, or says why it cannot."""
-    return path.is_file() and path.name.lower().endswith((*_ZIP, *_TAR, *_FOREIGN))
+    return path.is_file() and path.name.lower().endswith((*_ENDINGS, *_FOREIGN))
 
 
 def folder_of(root: Path, progress: Progress = SILENT) -> Path:
@@ -73,8 +73,8 @@ def folder_of(root: Path, progress: Progress = SILENT) -> Path:
     An archive that holds nothing but one folder gives that folder.
 
     Raises:
-        DataError: it is no archive that can be read here, is damaged, or would write what it may not.
-        StorageError: there is no room, or the place is read-only.
+        DataError: as `unpack`.
+        StorageError: as `unpack`.
     """
     if not is_archive(root):
         return root
@@ -84,58 +84,44 @@ def folder_of(root: Path, progress: Progress = SILENT) -> Path:
 
 
 def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits = LIMITS) -> Path:
-    """Unpack archives into one folder beside the first of them, once: it is named by their digests.
+    """Unpack zip or tar files into one folder beside the first of them, once: it is named by their digests.
 
-    Args:
-        archives: zip or tar files. Where their folder is read-only, the environment's MCPMIX_CACHE names
-            another place.
-        progress: where to report.
-        limits: what is refused.
-
-    Returns:
-        The folder.
+    Where that place is read-only, the environment's MCPMIX_CACHE names another one.
 
     Raises:
         DataError: an archive is damaged, of a foreign kind, or would write what it may not; all is refused.
         StorageError: there is no room, or the place is read-only.
     """
-    target = _place(archives)
+    digests = [_digest(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
+    name, digest = archives[0].name, digests[0]
+    if len(archives) > 1:
+        name, digest = "archives", digest_of(digests)
+    cache = os.environ.get(_CACHE)
+    home = Path(cache).expanduser() if cache else archives[0].parent
+    target = home / f"{name}{MARK}{digest[:12]}"
     if target.is_dir():
         return target
     for archive in archives:
-        _refuse_foreign(archive)
-    with _read_only_hint(), storage_errors(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.with_name(f".{target.name}.lock")):
-            if not target.is_dir():  # another process may have been faster
-                _unpack_whole(archives, target, progress, limits)
-    return target
-
-
-def _unpack_whole(archives: Sequence[Path], target: Path, progress: Progress, limits: Limits) -> None:
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+        if archive.name.lower().endswith(_FOREIGN):
+            raise DataError(
+                f"{archive} is a {archive.suffix[1:].upper()} archive, which cannot be unpacked here. Unpack "
+                "it with another program (7-Zip, unar) and give the folder."
+            )
     try:
-        for archive in archives:
-            packed = archive.stat().st_size
-            writer = _Writer(archive, partial, limits.files, limits.most(packed))
-            with progress.track(f"Unpacking {archive.name} (MB)", packed // _MEGABYTE) as advance:
-                done = 0
-                for position in _written(archive, writer):
-                    advance(position // _MEGABYTE - done)
-                    done = position // _MEGABYTE
-        partial.replace(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _place(archives: Sequence[Path]) -> Path:
-    digests = [_digest(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
-    digest = digests[0] if len(digests) == 1 else digest_of(digests)
-    name = archives[0].name if len(archives) == 1 else "archives"
-    cache = os.environ.get(CACHE_VARIABLE)
-    return (Path(cache).expanduser() if cache else archives[0].parent) / f"{name}{MARK}{digest[:12]}"
+        with storage_errors(home):
+            home.mkdir(parents=True, exist_ok=True)
+            with FileLock(home / f".{target.name}.lock"):
+                if not target.is_dir():  # another process may have been faster
+                    with written(target) as folder:
+                        folder.mkdir()
+                        for archive in archives:
+                            _write_members(archive, folder, limits, progress)
+    except StorageError as error:
+        raise StorageError(
+            f"{error} Archives are unpacked beside themselves, or in the folder that the environment "
+            f"variable {_CACHE} names."
+        ) from error
+    return target
 
 
 @lru_cache(maxsize=64)
@@ -145,104 +131,71 @@ def _digest(path: Path, size: int, changed: int) -> str:
     return file_digest(path)
 
 
-def _refuse_foreign(archive: Path) -> None:
-    if archive.name.lower().endswith(_FOREIGN):
-        kind = archive.suffix.lstrip(".").upper()
-        raise DataError(
-            f"{archive} is a {kind} archive, which cannot be unpacked here. Unpack it with another program "
-            "(7-Zip, unar) and give the folder."
-        )
-
-
-@contextmanager
-def _read_only_hint() -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        raise StorageError(
-            f"{error} Archives are unpacked beside themselves, or in the folder that the environment "
-            f"variable {CACHE_VARIABLE} names."
-        ) from error
-
-
-# --- members -----------------------------------------------------------------------------------------------
-
-
-class _Writer:
-    """Writes members below a folder, and counts."""
-
-    def __init__(self, archive: Path, folder: Path, files: int, size: int) -> None:
-        self.archive = archive
-        self.folder = folder
-        self.files = files
-        self.size = size
-        self._files = 0
-        self._size = 0
-
-    def write(self, name: str, stream: IO[bytes] | None) -> None:
-        """Write a plain file; without a stream, only count."""
-        self._files += 1
-        if self._files > self.files:
-            raise _too_much(self.archive, f"more than {self.files} files")
-        parts = _safe_parts(name)
-        if isinstance(parts, str):
-            raise _refused(self.archive, [parts])
-        if stream is None or parts[:1] == ("__MACOSX",):
-            return
-        path = self.folder.joinpath(*parts)
+def _write_members(archive: Path, folder: Path, limits: Limits, progress: Progress) -> None:
+    packed = archive.stat().st_size
+    most = min(limits.size, max(limits.free, int(limits.ratio * packed)))
+    if archive.name.lower().endswith(".zip"):
+        members = _zip_members(archive, folder, most)
+    else:
+        members = _tar_members(archive, most + 4096 * limits.files)  # headers, and the ends of blocks
+    files = size = done = 0
+    with progress.track(f"Unpacking {archive.name} (MB)", packed // _MEGABYTE) as advance:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
-                while chunk := stream.read(_CHUNK):
-                    self._count(len(chunk))
-                    file.write(chunk)
+            for name, stream, position in members:
+                files += 1
+                if files > limits.files:
+                    raise _too_much(archive, f"more than {limits.files} files")
+                if problem := _name_problem(name):
+                    raise _refused(archive, [problem])
+                parts = _parts(name)
+                if stream is not None and parts[0] != "__MACOSX":
+                    path = folder.joinpath(*parts)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("xb") as file:
+                        while chunk := stream.read(_CHUNK):
+                            size += len(chunk)
+                            if size > most:
+                                raise _too_much(archive, f"more than {most / _MEGABYTE:.0f} MB")
+                            file.write(chunk)
+                advance(position // _MEGABYTE - done)
+                done = position // _MEGABYTE
+        except (McpmixError, MemoryError):
+            raise
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise _refused(self.archive, [f"{name!r} stands for two things"]) from error
-
-    def _count(self, size: int) -> None:
-        self._size += size
-        if self._size > self.size:
-            raise _too_much(self.archive, f"more than {self.size / _MEGABYTE:.0f} MB")
-
-
-def _written(archive: Path, writer: _Writer) -> Iterator[int]:
-    """Write all members; gives the position in the archive, in bytes."""
-    members = _zip_members if archive.name.lower().endswith(_ZIP) else _tar_members
-    try:
-        yield from members(archive, writer)
-    except (McpmixError, MemoryError):
-        raise
-    except Exception as error:  # readers of archives fail on damage with errors of many kinds
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk
-        raise DataError(
-            f"{archive} cannot be unpacked: {str(error) or type(error).__name__}. Expected an intact archive "
-            "without a password: fetch it again."
-        ) from error
+            raise _refused(archive, [f"{name!r} stands for two things"]) from error
+        except Exception as error:  # readers of archives fail on damage with errors of many kinds
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk
+            raise DataError(
+                f"{archive} cannot be unpacked: {str(error) or type(error).__name__}. Expected an intact "
+                "archive without a password: fetch it again."
+            ) from error
 
 
-def _safe_parts(name: str) -> tuple[str, ...] | str:
-    """The parts of a member's path; a text if it may lead elsewhere or is no path."""
+def _parts(name: str) -> list[str]:
     plain = name.replace("\\", "/")  # as some packers on Windows write it
-    parts = tuple(part for part in plain.split("/") if part not in ("", "."))
-    if plain.startswith("/") or re.match(r"[A-Za-z]:", plain) or ".." in parts:
+    return [part for part in plain.split("/") if part not in ("", ".")]
+
+
+def _name_problem(name: str) -> str:
+    """Why a member's name may lead elsewhere or cannot be that of a file; empty if it is fine."""
+    parts = _parts(name)
+    if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in parts:
         return f"{name!r} leads out of the folder"
-    if "\0" in name or len(plain) > _LONGEST_NAME:
-        return f"{name[:60]!r} is no name of a file"
+    if "\0" in name or len(name) > _LONGEST_NAME:
+        return f"{name[:60]!r} cannot be the name of a file"
     if any(len(os.fsencode(part)) > _LONGEST_PART for part in parts):
         return f"{name[:60]!r} is too long"
-    return parts
+    return ""
 
 
 def _refused(archive: Path, problems: Sequence[str]) -> DataError:
     shown = [*problems[:20], *([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])]
-    return DataError(
-        bullet_list(
-            f"{archive} is refused, and nothing of it was kept. Expected plain files with relative names; "
-            "fetch it from its official place:",
-            shown,
-        )
+    headline = (
+        f"{archive} is refused, and nothing of it was kept. Expected plain files with relative names; "
+        "fetch it from its official place:"
     )
+    return DataError(bullet_list(headline, shown))
 
 
 def _too_much(archive: Path, what: str) -> DataError:
@@ -252,145 +205,87 @@ def _too_much(archive: Path, what: str) -> DataError:
     )
 
 
-# --- zip ---------------------------------------------------------------------------------------------------
-
-
-def _zip_members(archive: Path, writer: _Writer) -> Iterator[int]:
+def _zip_members(archive: Path, folder: Path, most: int) -> Iterator[_Member]:
+    """The members, after the archive was refused by what it says of itself."""
     if _directory_size(archive) > _LARGEST_DIRECTORY:
         raise _too_much(archive, "a list of names of more than 64 MB")
     with zipfile.ZipFile(archive) as file:
         infos = file.infolist()
-        problems = [problem for info in infos if (problem := _zip_problem(info))]
-        if problems:
+        if problems := [problem for info in infos if (problem := _zip_problem(info))]:
             raise _refused(archive, problems)
-        _check_room(archive, writer, sum(info.file_size for info in infos))
+        size, free = sum(info.file_size for info in infos), shutil.disk_usage(folder).free
+        if size > most:
+            raise _too_much(archive, f"{size / _MEGABYTE:.0f} MB")
+        if size > free:
+            raise StorageError(
+                f"{archive} needs {size / _MEGABYTE:.0f} MB when unpacked, and {folder.parent} has "
+                f"{free / _MEGABYTE:.0f} MB free. Free some space."
+            )
         position = 0
         for info in infos:
-            if info.is_dir():
-                writer.write(info.filename, None)
-            else:
-                with file.open(info) as stream:
-                    writer.write(info.filename, stream)
             position += info.compress_size
-            yield position
+            with nullcontext() if info.is_dir() else file.open(info) as stream:
+                yield info.filename, stream, position
 
 
 def _zip_problem(info: zipfile.ZipInfo) -> str:
-    parts = _safe_parts(info.filename)
-    if isinstance(parts, str):
-        return parts
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         return f"{info.filename!r} is a link or a device"
     if info.flag_bits & 1:
         return f"{info.filename!r} needs a password"
     if info.compress_type not in _METHODS:
         return f"{info.filename!r} is packed by method {info.compress_type}, which is not read here"
-    return ""
-
-
-def _check_room(archive: Path, writer: _Writer, size: int) -> None:
-    """Refuse by what a zip says of itself, before anything is written."""
-    if size > writer.size:
-        raise _too_much(archive, f"{size / _MEGABYTE:.0f} MB")
-    free = shutil.disk_usage(writer.folder).free
-    if size > free:
-        raise StorageError(
-            f"{archive} needs {size / _MEGABYTE:.0f} MB when unpacked, and {writer.folder.parent} has "
-            f"{free / _MEGABYTE:.0f} MB free. Free some space."
-        )
+    return _name_problem(info.filename)
 
 
 def _directory_size(archive: Path) -> int:
-    """Bytes of a zip's list of names, which `zipfile` reads at once; 0 if there is none to be found."""
-    size = archive.stat().st_size
+    """Bytes of a zip's list of names, which `zipfile` reads at once; 0 if none is found."""
     with archive.open("rb") as file:
-        file.seek(max(0, size - 65_600))  # the last record: 22 bytes and a comment of at most 65,535
+        file.seek(max(0, archive.stat().st_size - 65_600))  # the last record: 22 bytes and a long comment
         tail = file.read()
-    place = tail.rfind(b"PK\5\6")
-    if place < 0 or len(tail) < place + 22:
-        return 0
-    short = int(struct.unpack_from("<L", tail, place + 12)[0])
-    long = tail.rfind(b"PK\6\6", 0, place)  # the record of archives with more than 4 GB or 65,535 files
-    if long >= 0 and len(tail) >= long + 48:
-        return max(short if short != 0xFFFFFFFF else 0, int(struct.unpack_from("<Q", tail, long + 40)[0]))
-    return short
-
-
-# --- tar ---------------------------------------------------------------------------------------------------
-
-
-class _Seekable(Protocol):
-    def read(self, size: int = -1, /) -> bytes: ...
-    def seek(self, position: int, whence: int = 0, /) -> int: ...
-    def tell(self) -> int: ...
+    last = tail.rfind(b"PK\5\6")
+    long = tail.rfind(b"PK\6\6", 0, max(last, 0))  # of archives with more than 4 GB or 65,535 files
+    sizes = [0]
+    if 0 <= last <= len(tail) - 22:
+        sizes += struct.unpack_from("<L", tail, last + 12)
+    if 0 <= long <= len(tail) - 48:
+        sizes += struct.unpack_from("<Q", tail, long + 40)
+    return max(size for size in sizes if size != 0xFFFFFFFF)  # that is, the long record says it
 
 
 class _Bounded:
-    """A stream that refuses to be read at once in large pieces, or further than allowed.
+    """A stream that is never read in large pieces or too far, whatever the headers of a tar claim."""
 
-    A tar says in its headers how much is to be read: that is not to be believed.
-    """
+    def __init__(self, stream: IO[bytes], archive: Path, most: int) -> None:
+        self._stream, self._archive, self._most = stream, archive, most
+        self.tell = stream.tell
 
-    def __init__(self, stream: _Seekable, archive: Path, most: int) -> None:
-        self._stream = stream
-        self._archive = archive
-        self._most = most
-
-    def read(self, size: int = -1) -> bytes:
-        """As of a file."""
+    def read(self, size: int) -> bytes:
+        """Read at most this many bytes."""
         if not 0 <= size <= _LARGEST_READ:
             raise _refused(self._archive, ["a header of more than 16 MB"])
-        self._allow(self._stream.tell() + size)
+        self._allow(self.tell() + size)
         return self._stream.read(size)
 
-    def seek(self, position: int, whence: int = 0) -> int:
-        """As of a file."""
+    def seek(self, position: int) -> int:
+        """Go to a position, counted from the start."""
         self._allow(position)
-        return self._stream.seek(position, whence)
-
-    def tell(self) -> int:
-        """As of a file."""
-        return self._stream.tell()
+        return self._stream.seek(position)
 
     def _allow(self, position: int) -> None:
         if position > self._most:
             raise _too_much(self._archive, f"more than {self._most / _MEGABYTE:.0f} MB")
 
 
-def _tar_members(archive: Path, writer: _Writer) -> Iterator[int]:
-    with archive.open("rb") as raw, _decompressed(archive, raw) as stream:
-        padding = 4096 * writer.files  # headers and the ends of blocks
-        bounded: Any = _Bounded(stream, archive, writer.size + padding)
+def _tar_members(archive: Path, most: int) -> Iterator[_Member]:
+    packer = _PACKERS.get(archive.suffix.lower())
+    with archive.open("rb") as raw, packer(raw, "rb") if packer else nullcontext(raw) as stream:
+        bounded: Any = _Bounded(stream, archive, most)
         with tarfile.open(fileobj=bounded, mode="r:") as file:
             while (member := file.next()) is not None:
-                _write_tar_member(file, member, writer)
+                if not (member.isdir() or member.isreg()) or member.issparse():
+                    raise _refused(archive, [f"{member.name!r} is a link, a device or a sparse file"])
+                yield member.name, file.extractfile(member), raw.tell()
                 file.members = []  # type: ignore[attr-defined]  # it remembers all, and nobody needs them
-                yield raw.tell()
         while bounded.read(_CHUNK):  # to the end, where compressed files keep their checksum
             pass
-
-
-def _write_tar_member(file: tarfile.TarFile, member: tarfile.TarInfo, writer: _Writer) -> None:
-    if member.isdir():
-        writer.write(member.name, None)
-        return
-    if not member.isreg() or member.issparse():
-        raise _refused(writer.archive, [f"{member.name!r} is a link, a device or a sparse file"])
-    stream = file.extractfile(member)
-    if stream is None:
-        raise _refused(writer.archive, [f"{member.name!r} has no content"])
-    writer.write(member.name, stream)
-
-
-@contextmanager
-def _decompressed(archive: Path, raw: IO[bytes]) -> Iterator[_Seekable]:
-    name = archive.name.lower()
-    if name.endswith((".gz", ".tgz")):
-        with gzip.GzipFile(fileobj=raw, mode="rb") as plain:
-            yield plain
-    elif name.endswith(".bz2"):
-        with bz2.BZ2File(raw, "rb") as plain_bz2:
-            yield plain_bz2
-    else:
-        yield raw
