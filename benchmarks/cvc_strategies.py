@@ -32,8 +32,15 @@ from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact, reuse, write_json, write_text
 from mcpmix.data import dataset
 from mcpmix.data.index import DatasetIndex
-from mcpmix.report.scores import group_means, read_scores
-from mcpmix.report.tables import Column, Summary, build_table, read_summary, to_markdown
+from mcpmix.report.tables import (
+    Summary,
+    build_table,
+    column,
+    group_means,
+    read_scores,
+    read_summary,
+    to_markdown,
+)
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import Inputs
 
@@ -44,15 +51,16 @@ ALONE = (
     "full-sup", "mixup", "cutmix", "gridmix", "smoothmix", "puzzlemix", "hsmix", "augmix", "pixmix",
 )  # fmt: skip
 PAIRED = ("mcpmix", "mcpmix-rla", "append", "diffusemix")
-COLUMNS = (
-    Column("dsc", "DSC", "%", True),
-    Column("miou", "mIoU", "%", True),
-    Column("bf1_2", "BF1@2", "%", True),
-    Column("hd95", "HD95", "px", False),
-    Column("dsc_by_sequence", "DSC, mean of sequences", "%", True),
-    Column("validation_dsc", "validation DSC", "%", True),
-    Column("validation_miou", "validation mIoU", "%", True),
-)
+LABELS = {
+    "dsc": "DSC",
+    "miou": "mIoU",
+    "bf1_2": "BF1@2",
+    "hd95": "HD95",
+    "dsc_by_sequence": "DSC, mean of sequences",
+    "validation_dsc": "validation DSC",
+    "validation_miou": "validation mIoU",
+}
+COLUMNS = [column(key, label) for key, label in LABELS.items()]
 
 SETTINGS = (
     "No strategy was tuned on this data. The baselines have their defaults; the arms of MCPMix have the "
@@ -187,9 +195,7 @@ def collect(data: Artifact, segmenter: Artifact, scores: Artifact) -> Cell:
     group_of = {record.id: record.group for record in index.part("test")}
     sequences = group_means(read_scores(scores / "scores.csv", "dsc", group_of.keys()), group_of)
     summary: dict[str, Any] = {
-        key: dict(values)
-        for key, values in read_summary(scores / "summary.json").items()
-        if key in {column.key for column in COLUMNS}
+        key: dict(values) for key, values in read_summary(scores / "summary.json").items() if key in LABELS
     }
     images = len(group_of)
     summary["dsc_by_sequence"] = _entry(sum(sequences.values()) / len(sequences), images)
@@ -240,7 +246,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"{setting['train']['batch_size']} images in every arm, seeds {', '.join(map(str, seeds))}; mean ± "
         "standard deviation over seeds. Test sequences were never seen; the validation sequences chose the "
         f"checkpoint, so their figures (at network size) are too good. {SETTINGS}{left}\n\n"
-        f"{to_markdown(build_table(summaries, COLUMNS))}\n"
+        f"{to_markdown(build_table(summaries, COLUMNS), COLUMNS)}\n"
         "Written by `python benchmarks/cvc_strategies.py`."
     )
 

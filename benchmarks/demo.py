@@ -20,7 +20,7 @@ from typing import Any
 from _markers import fill
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.report.arms import label_of
-from mcpmix.report.tables import Spread, from_json, region_columns, to_markdown
+from mcpmix.report.tables import REGION, spread_of, spread_text, to_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "demo.json"
@@ -78,22 +78,21 @@ def replication_table(patients: list[dict[str, Any]]) -> str:
         dsc = world["dsc"]
         gains = [a - b for a, b in zip(dsc["mcpmix-rla"], dsc["full-sup"], strict=True)]
         ahead = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
-        cells = [Spread.of(dsc[arm]).text() for arm in arms]
-        lines.append([f"seed={world['seed']}", *cells, Spread.of(gains).text(signed=True), ahead])
+        cells = [spread_text(spread_of(dsc[arm])) for arm in arms]
+        lines.append([f"seed={world['seed']}", *cells, spread_text(spread_of(gains), signed=True), ahead])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The README's section."""
-    table = from_json(result["table"]).select(region_columns())
     data = result["dataset"]
     took = f" It took {result['seconds'] / 60:.0f} minutes on two cores." if result["seconds"] else ""
     rows = result["gates"]
-    means = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+    means = {key: fmean(row[key] for row in rows) for key in rows[0]}
     return (
         f"`mcpmix demo`: {data['train']} annotated frames, {data['test']} frames of unseen patients; "
         "mean ± standard deviation over seeds, the same number of optimiser steps in every arm."
-        f"{took}\n\n{to_markdown(table)}\n\n"
+        f"{took}\n\n{to_markdown(result['table'], REGION)}\n\n"
         f"In training the share s went from {means['s_first']:.2f} to {means['s_last']:.2f}, the loss "
         f"weight rho from {means['rho_first']:.2f} to {means['rho_last']:.2f}, and the discrepancy D between "
         f"mixed and real images from {means['discrepancy_first']:.3f} to {means['discrepancy_last']:.3f} "

@@ -191,12 +191,13 @@ _GAP = 3  # columns between two cells
 
 def show_report(report: "Artifact") -> None:
     """Print the table of a finished run and where its page is."""
-    from mcpmix.report.tables import from_json, region_columns, to_rows
+    from mcpmix.report.tables import REGION, to_rows
 
-    table = from_json(json.loads((report / "table.json").read_text(encoding="utf-8")))
-    cells = to_rows(table.select(region_columns()))
-    seeds = f"{len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}"
-    typer.echo(f"\n{table.images} test images, mean ± standard deviation over {seeds}; * is the best mean")
+    table = json.loads((report / "table.json").read_text(encoding="utf-8"))
+    cells = to_rows(table, REGION)
+    count = len(table["seeds"])
+    seeds = f"{count} seed{'s' if count > 1 else ''}"
+    typer.echo(f"\n{table['images']} test images, mean ± standard deviation over {seeds}; * is the best mean")
     show_table(*_fitted(cells))
     leaks = report.manifest.get("counts", {}).get("leaks")
     if leaks:

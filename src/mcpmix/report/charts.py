@@ -1,92 +1,227 @@
-"""Curves over epochs from the rows of training logs."""
+"""Charts of the page: SVG drawn by matplotlib that takes its size and colour of text from the page."""
 
 import io
 import math
 import re
 import warnings
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from mcpmix.report.tables import Run
+from mcpmix.report.arms import Arm
+from mcpmix.report.tables import Groups, Run, group_gains, seed_means
 
+Logs = Mapping[Run, Sequence[Mapping[str, Any]]]
+"""Arm and seed to the rows of a log.jsonl."""
+Curve = Mapping[int, float]
+"""Epoch, counted from 1 and rising, to a finite value."""
+
+_SEEDS = "Thin lines are single seeds, bold ones their mean."
+_GATES = (
+    ("s", "s_prior", "share s", "of the synthetic image", "prior"),
+    ("rho", "rho_prior", "weight ρ", "of the loss on mixed images", "prior"),
+    ("discrepancy", "tau", "discrepancy D", "between mixed and real images", "margin τ"),
+)
+_TRAINING = (
+    ("loss_real", "Loss on real images (binary cross-entropy).", "loss, real images", True),
+    ("loss_mixed", "Loss on mixed images, of the arms that have them.", "loss, mixed images", True),
+    ("validation.dsc", "DSC on the validation images, on which the checkpoint is chosen.", "DSC (%)", False),
+)
 _INK = "#010203"  # stands for the colour of text, which only the page knows
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mcpmix",  # without it two equal charts would differ in their ids
     "text.parse_math": False,  # a name with two dollar signs is not a formula
     "font.size": 9,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 _WIDTH = 4.1  # inches
+_MARKED_EPOCHS = 24  # there is no room for more markers on a line
 _LABELLED_GROUPS = 40  # more names than this cannot be read
 _LONGEST_NAME = 18  # characters; longer ones leave no room for the chart
 _SPREAD = 0.5  # of a row, taken by the markers of all arms together
 
 
 @dataclass(frozen=True)
-class Line:
-    """A curve in a chart.
+class Chart:
+    """A chart as an `<svg>` element, its caption, and what it shows for those who do not see it."""
 
-    Attributes:
-        x: epochs.
-        y: values.
-        colour: `#rrggbb`; None for the colour of text.
-        bold: a mean (bold) or a single seed (thin).
-        dashed: something given (prior, margin), not something measured.
-        marker: a matplotlib marker at each point, or "".
-    """
-
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: str | None
-    bold: bool = False
-    dashed: bool = False
-    marker: str = ""
+    svg: str
+    caption: str
+    alt: str
 
 
 @dataclass(frozen=True)
-class Dots:
-    """Values of one arm in a chart with a row for each group.
+class Section:
+    """Charts under a title with a text."""
 
-    Attributes:
-        values: (lowest, mean, highest) over seeds for each row; NaN where undefined.
-        colour: `#rrggbb`.
-        marker: a matplotlib marker.
+    title: str
+    text: str
+    charts: Sequence[Chart]
+
+
+# --- test groups --------------------------------------------------------------------------------------------
+
+
+def group_section(
+    arms: Sequence[Arm], groups: Groups, reference: str | None, word: str, unseen: bool
+) -> Section:
+    """DSC of each test group, and its difference to the reference, whose DSC gives the order of the rows.
+
+    Args:
+        arms: to draw.
+        groups: DSC by arm, group and seed.
+        reference: None with a single arm.
+        word: plural of what a group is.
+        unseen: whether no network has seen them; the title says so.
     """
+    anchor = seed_means(groups[reference or arms[0].name])
+    rows = sorted(anchor, key=lambda name: (anchor[name] != anchor[name], -anchor[name], name))  # NaN last
+    drawn: list[tuple[Arm, Mapping[str, Mapping[int, float]]]] = [(arm, groups[arm.name]) for arm in arms]
+    charts = [
+        Chart(
+            group_chart("groups", rows, drawn, "DSC (%)"),
+            f"DSC of each of the {len(rows)} test {word}: mean over seeds, with a line from the lowest seed "
+            "to the highest.",
+            f"Dot plot with a row for each of {len(rows)} test {word}. {_ranges(drawn)}",
+        )
+    ]
+    if reference is not None:
+        label = next(arm.label for arm in arms if arm.name == reference)
+        drawn = [(arm, group_gains(groups, arm.name, reference)) for arm in arms if arm.name != reference]
+        charts.append(
+            Chart(
+                group_chart("gains", rows, drawn, f"DSC minus that of {label} (points)", zero=True),
+                f"The same as a difference to {label} with the same seed; right of the line is ahead.",
+                f"Dot plot of differences. {_ranges(drawn)}",
+            )
+        )
+    return Section(f"{'Unseen' if unseen else 'Test'} {word}, one by one", "", charts)
 
-    values: Sequence[tuple[float, float, float]]
-    colour: str
-    marker: str
+
+def _ranges(drawn: Sequence[tuple[Arm, Mapping[str, Mapping[int, float]]]]) -> str:
+    texts = []
+    for arm, groups in drawn:
+        low, mean, high = range_of(seed_means(groups).values())
+        texts.append(f"{arm.label}: lowest {low:.1f}, mean {mean:.1f}, highest {high:.1f}.")
+    return " ".join(texts)
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+def gate_section(arm: Arm, logs: Logs, tail_from: int | None) -> Section | None:
+    """s, rho and D over epochs with their priors and margin; None if the arm has no learnable gates.
+
+    Args:
+        arm: the arm.
+        logs: of all trainings.
+        tail_from: last epoch of the schedules, if epochs follow it.
+    """
+    if not curves_of(logs, arm.name, "s_prior"):
+        return None
+    charts, texts = [], []
+    for quantity, target, name, of_what, anchor in _GATES:
+        found, given = curves_of(logs, arm.name, quantity), curves_of(logs, arm.name, target)
+        if not found:
+            continue
+        charts.append(
+            Chart(
+                curve_chart(f"{arm.name}-{quantity}", [(None, given), (arm, found)], name, mark=tail_from),
+                f"{name[:1].upper()}{name[1:]} {of_what}; dashed: its {anchor}.",
+                f"Curve over epochs: the {name} goes {_travel(found)}, its {anchor} {_travel(given)}.",
+            )
+        )
+        texts.append(f"{name} {_travel(found)}")
+    text = f"Mean over seeds, after the first and after the last epoch: {'; '.join(texts)}. "
+    for quantity, name in (("tau0", "The margin starts at τ₀"), ("mu", "Its excess weighs μ")):
+        if found := curves_of(logs, arm.name, quantity):
+            low, _, high = range_of([value for curve in found for value in curve.values()])
+            text += f"{name} = {low:.3g}{'' if low == high else f' to {high:.3g}'}. "
+    return Section(f"What {arm.label} learnt: share, weight, discrepancy", text + _SEEDS, charts)
+
+
+def training_section(arms: Sequence[Arm], logs: Logs, tail_from: int | None) -> Section:
+    """Losses and validation DSC of all arms over epochs."""
+    charts = []
+    for quantity, caption, label, log in _TRAINING:
+        found = [(arm, curves) for arm in arms if (curves := curves_of(logs, arm.name, quantity))]
+        if not found:
+            continue
+        name = f"training-{quantity.replace('.', '-')}"
+        travels = " ".join(f"{arm.label} goes {_travel(curves)}." for arm, curves in found)
+        svg = curve_chart(name, found, label, log=log, mark=tail_from)
+        charts.append(Chart(svg, caption, f"Curves over epochs. {travels}"))
+    return Section("Training", _SEEDS, charts)
+
+
+def _travel(curves: Sequence[Curve]) -> str:
+    values = list(mean_curve(curves).values())
+    return f"from {values[0]:.3g} to {values[-1]:.3g}" if values else "unknown"
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def curves_of(logs: Logs, arm: str, quantity: str) -> list[Curve]:
+    """The curves of an arm, one for each seed that has the quantity, in the order of the seeds.
+
+    Epochs without a finite value are left out. `section.key` is a quantity within a section of a row.
+    """
+    curves: list[Curve] = []
+    for run in sorted(run for run in logs if run[0] == arm):
+        curve = {}
+        for row in logs[run]:
+            value: Any = row
+            for part in quantity.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None and math.isfinite(value):
+                curve[int(row["epoch"])] = float(value)
+        if curve:
+            curves.append(curve)
+    return curves
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """The mean over seeds, at the epochs that all of them have."""
+    common = set(curves[0]).intersection(*curves[1:]) if curves else set()
+    return {epoch: math.fsum(curve[epoch] for curve in curves) / len(curves) for epoch in sorted(common)}
+
+
+def range_of(values: Iterable[float]) -> tuple[float, float, float]:
+    """Lowest, mean and highest of the defined values; NaN if there are none."""
+    defined = [value for value in values if not math.isnan(value)]
+    if not defined:
+        return math.nan, math.nan, math.nan
+    return min(defined), math.fsum(defined) / len(defined), max(defined)
+
+
+# --- drawing ------------------------------------------------------------------------------------------------
 
 
 def curve_chart(
-    name: str, lines: Sequence[Line], ylabel: str, *, log: bool = False, mark: float | None = None
+    name: str,
+    curves: Sequence[tuple[Arm | None, Sequence[Curve]]],
+    ylabel: str,
+    *,
+    log: bool = False,
+    mark: float | None = None,
 ) -> str:
-    """Curves over epochs.
+    """Curves over epochs: a thin line for each seed and a bold one for their mean.
 
     Args:
         name: unique in the page; prefix of all ids.
-        lines: in the order in which they are drawn.
+        curves: one for each seed, measured for an arm; or given for all (a prior, a margin): None, dashed.
         ylabel: quantity and unit.
-        log: whether the vertical axis is logarithmic.
+        log: whether the vertical axis is logarithmic, if all values allow it.
         mark: an epoch to mark by a vertical line.
 
     Returns:
@@ -95,151 +230,87 @@ def curve_chart(
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, 2.7), layout="constrained")
         axes = figure.subplots()
-        for line in lines:
-            axes.plot(
-                line.x,
-                line.y,
-                color=line.colour or _INK,
-                linewidth=1.9 if line.bold else 0.8,
-                alpha=1.0 if line.bold else 0.45,
-                linestyle=(0, (4, 2)) if line.dashed else "-",
-                marker=line.marker if line.bold else "",
-                markersize=3.5,
+        for arm, seeds in curves:
+            style: dict[str, Any] = (
+                {"color": arm.colour} if arm else {"color": _INK, "linestyle": (0, (4, 2))}
             )
+            for curve in seeds if len(seeds) > 1 else ():
+                axes.plot(list(curve), list(curve.values()), linewidth=0.8, alpha=0.45, **style)
+            mean = mean_curve(seeds)
+            marker = arm.marker if arm and len(mean) <= _MARKED_EPOCHS else ""
+            axes.plot(list(mean), list(mean.values()), linewidth=1.9, marker=marker, markersize=3.5, **style)
         axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(ylabel)
-        if log:
-            _log_scale(axes)
+        if log and all(value > 0 for _, seeds in curves for curve in seeds for value in curve.values()):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         if mark is not None:
             axes.axvline(mark, color=_INK, linewidth=0.6, linestyle=":")
-        _grid(axes)
-        return _svg(figure, name)
+        return _svg(figure, axes, name)
 
 
 def group_chart(
-    name: str, groups: Sequence[str], arms: Sequence[Dots], xlabel: str, *, zero: bool = False
+    name: str,
+    groups: Sequence[str],
+    arms: Sequence[tuple[Arm, Mapping[str, Mapping[int, float]]]],
+    xlabel: str,
+    *,
+    zero: bool = False,
 ) -> str:
     """A row for each group, a marker for each arm: mean over seeds, with a line from lowest to highest.
 
     Args:
         name: unique in the page; prefix of all ids.
         groups: names of the rows, from the top.
-        arms: each with a value for each row.
+        arms: each with group to seed to value.
         xlabel: quantity and unit.
         zero: whether to mark 0, for differences.
 
     Returns:
         An `<svg>` element that fills its container.
     """
-    height = min(7.0, 0.9 + 0.23 * len(groups))
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, min(7.0, 0.9 + 0.23 * len(groups))), layout="constrained")
         axes = figure.subplots()
-        for place, dots in enumerate(arms):
+        for place, (arm, values) in enumerate(arms):
             shift = _SPREAD * ((place + 0.5) / len(arms) - 0.5)
             rows = [row + shift for row in range(len(groups))]
-            lows, means, highs = zip(*dots.values, strict=True)
-            axes.hlines(rows, lows, highs, color=dots.colour, linewidth=1.0, alpha=0.55)
-            axes.plot(means, rows, dots.marker, color=dots.colour, markersize=4.2, markeredgewidth=0)
+            ranges = [range_of(values.get(group, {}).values()) for group in groups]
+            lows, means, highs = zip(*ranges, strict=True)
+            axes.hlines(rows, lows, highs, color=arm.colour, linewidth=1.0, alpha=0.55)
+            axes.plot(means, rows, arm.marker, color=arm.colour, markersize=4.2, markeredgewidth=0)
         labelled = len(groups) <= _LABELLED_GROUPS
-        axes.set_yticks(range(len(groups)), labels=[_short(name) for name in groups] if labelled else None)
+        labels = [
+            group if len(group) <= _LONGEST_NAME else group[: _LONGEST_NAME - 1] + "…" for group in groups
+        ]
+        axes.set_yticks(range(len(groups)), labels=labels if labelled else None)
         axes.tick_params(axis="y", length=0, labelleft=labelled)
         axes.set_ylim(len(groups) - 0.4, -0.6)
         axes.set_xlabel(xlabel)
         if zero:
             axes.axvline(0, color=_INK, linewidth=0.8)
-        _grid(axes)
-        return _svg(figure, name)
+        return _svg(figure, axes, name)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-
-
-def _log_scale(axes: Axes) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _grid(axes: Axes) -> None:
+def _svg(figure: Figure, axes: Axes, name: str) -> str:
+    """A chart as part of a page: no own size, ids that are unique, no style that leaks out."""
     axes.grid(visible=True, color=_INK, alpha=0.13, linewidth=0.5)
     axes.set_axisbelow(True)
-
-
-def _svg(figure: Figure, name: str) -> str:
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with warnings.catch_warnings():
         # The reader's browser has glyphs that the font of this machine lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return _for_page(buffer.getvalue(), name)
-
-
-def _for_page(svg: str, name: str) -> str:
-    """Make a stand-alone SVG part of a page: no own size, ids that are unique, no style that leaks out."""
+    svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    for size in ("width", "height"):
+        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
     svg = svg.replace(_INK, "currentColor")
     return svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1).strip()
-
-
-LogRow = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A quantity over epochs.
-
-    Attributes:
-        epochs: counted from 1, rising.
-        values: one for each epoch; all finite.
-    """
-
-    epochs: tuple[int, ...]
-    values: tuple[float, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.epochs)
-
-
-def curve(rows: Sequence[LogRow], quantity: str) -> Curve:
-    """The curve of a quantity in one log; epochs without a finite value are left out.
-
-    Args:
-        rows: of a log.jsonl.
-        quantity: a key, or `section.key` for a nested one.
-    """
-    points = [(int(row["epoch"]), _value(row, quantity)) for row in rows]
-    kept = [(epoch, value) for epoch, value in points if math.isfinite(value)]
-    return Curve(tuple(epoch for epoch, _ in kept), tuple(value for _, value in kept))
-
-
-def curves_of(logs: Mapping[Run, Sequence[LogRow]], arm: str, quantity: str) -> list[Curve]:
-    """The curves of an arm, one for each seed that has the quantity, in the order of the seeds."""
-    runs = sorted(run for run in logs if run[0] == arm)
-    return [found for run in runs if (found := curve(logs[run], quantity))]
-
-
-def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """The mean over seeds, at the epochs that all of them have."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for item in curves:
-        for epoch, value in zip(item.epochs, item.values, strict=True):
-            values[epoch].append(value)
-    common = sorted(epoch for epoch, found in values.items() if len(found) == len(curves))
-    return Curve(tuple(common), tuple(math.fsum(values[epoch]) / len(curves) for epoch in common))
-
-
-def _value(row: LogRow, quantity: str) -> float:
-    value: Any = row
-    for part in quantity.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return math.nan if value is None else float(value)

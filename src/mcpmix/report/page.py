@@ -1,297 +1,361 @@
-"""Pictures of the page: training samples with their counterparts, and test images."""
+"""What the page says: one file with everything in it, that needs neither network nor scripts."""
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from mcpmix.config import Config
 from mcpmix.config_file import to_yaml
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import load_arrays
+from mcpmix.data.index import DatasetIndex
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import licence_of
-from mcpmix.report import sentences as statements
-from mcpmix.report.arms import arms_of, method_of, reference_of
-from mcpmix.report.html import CaseView, Fact, Page, Provenance, Strip, TableView
-from mcpmix.report.scores import Groups, differences, group_gains, pick_cases, seed_means, spread_over_groups
-from mcpmix.report.sections import (
-    bank_text,
+from mcpmix.report import sentences, tables
+from mcpmix.report.arms import Arm, arms_of, method_of, reference_of
+from mcpmix.report.charts import gate_section, group_section, training_section
+from mcpmix.report.pictures import (
+    TRUTH_COLOUR,
+    Tile,
     bank_tiles,
-    case_view,
-    gate_section,
-    group_section,
+    case_tiles,
+    pick_cases,
+    spread_over_groups,
     strip,
-    training_section,
 )
-from mcpmix.report.source import HEADLINE, Source
-from mcpmix.report.tables import Run, Table, boundary_columns, region_columns, to_markdown
-
-
-def make_page(
-    source: Source,
-    table: Table,
-    dataset: Artifact,
-    strips: tuple[Strip, ...],
-    cases: tuple[CaseView, ...],
-    cases_text: str,
-) -> Page:
-    """All that the page shows.
-
-    Args:
-        source: what it is made from.
-        table: all metrics.
-        dataset: the data set's artefact.
-        strips: training samples with counterparts.
-        cases: test images.
-        cases_text: how they were chosen.
-    """
-    arms, logs, groups = arms_of(source.arms), source.logs(), source.groups()
-    gates = [gate_section(arm, logs, source.tail_from) for arm in arms]
-    return Page(
-        name=source.config.name,
-        lead=_lead(source),
-        verdicts=_verdicts(source, table, groups),
-        caution=statements.caution(len(table.seeds)),
-        facts=_facts(source, table),
-        arms=arms,
-        tables=_table_views(source, table),
-        groups=group_section(arms, groups, table.reference, source.group_word, unseen=not source.leaks),
-        strips=strips,
-        strips_text=strips_text(source),
-        gates=tuple(section for section in gates if section is not None),
-        training=training_section(arms, logs, source.tail_from),
-        cases=cases,
-        cases_text=cases_text,
-        warnings=_warnings(source),
-        provenance=_provenance(source, dataset),
-        bank=bank_tiles(source.pairs.folder) if source.pairs else (),
-        bank_text=bank_text(source.pairs.manifest["counts"]) if source.pairs else "",
-    )
-
-
-def _leak_text(reason: str) -> str:
-    """What a table has to say if its split leaks."""
-    return f"this split leaks ({reason}), so the figures are too good"
-
-
-def _lead(source: Source) -> str:
-    config, labels = source.config, [arm.label for arm in arms_of(source.arms)]
-    kind = (
-        "Images drawn by a procedural phantom of endoscopy; no real patient is among them."
-        if config.data.source == "phantom"
-        else f"Images of the folder {config.data.images or config.data.root} ({config.data.source})."
-    )
-    grouping = ""
-    if config.data.source == "folder" and config.data.groups is None:
-        grouping = (
-            " No groups were given, so every image is its own: if several show one patient, test figures are "
-            "too good."
-        )
-    tested = f"{source.group_word} none of whose images was used for training or for choosing the checkpoint"
-    if source.leaks:
-        tested = f"images of {source.group_word} that were trained on as well: {_leak_text(source.leaks)}"
-    return (
-        f"Compared: {'; '.join(labels)}. Each trains the same network ({config.segmenter.name} "
-        f"{config.segmenter.variant}, {config.data.size} px) and is tested on {tested}. {kind}{grouping}"
-    )
-
-
-def _verdicts(source: Source, table: Table, groups: Groups) -> tuple[str, ...]:
-    """One sentence for each arm but the reference, the method's first."""
-    reference, method = table.reference, method_of(source.arms)
-    if reference is None:
-        return ()
-    column = next(column for column in table.columns if column.key == HEADLINE)
-    others = sorted((arm for arm in source.arms if arm != reference), key=lambda arm: arm != method)
-    return tuple(
-        statements.comparison(
-            table, column, arm, seed_means(group_gains(groups, arm, reference)), source.group_word
-        )
-        for arm in others
-    )
-
-
-def _facts(source: Source, table: Table) -> tuple[Fact, ...]:
-    parts = []
-    for part in PARTS:
-        records = source.index.part(part)
-        groups = len({record.group for record in records})
-        word = source.group_word if groups != 1 else source.group_word.removesuffix("s")
-        parts.append(Fact(part, f"{len(records)} images", f"of {groups} {word}"))
-    seeds = ", ".join(map(str, table.seeds))
-    return (
-        *parts,
-        Fact("seeds", str(len(table.seeds)), seeds),
-        Fact("optimiser steps", *_steps_fact(source)),
-    )
-
-
-def _steps_fact(source: Source) -> tuple[str, str]:
-    counts = sorted({count for steps in _steps(source).values() for count in steps})
-    if len(counts) == 1:
-        return str(counts[0]), "the same for every arm and seed"
-    return f"{counts[0]} to {counts[-1]}", "not the same for all"
-
-
-def _steps(source: Source) -> dict[str, list[int]]:
-    steps: dict[str, list[int]] = defaultdict(list)
-    for (arm, _), segmenter in source.segmenters.items():
-        steps[arm].append(int(segmenter.manifest["counts"]["steps"]))
-    return dict(steps)
-
-
-def _table_views(source: Source, table: Table) -> tuple[TableView, ...]:
-    region = table.select(region_columns())
-    boundary = table.select(boundary_columns(source.config.evaluation.tolerances))
-    word = source.group_word
-    leaks = (_leak_text(source.leaks),) if source.leaks else ()
-    lengths = (
-        "BF1@t: F1 of boundary pixels within t pixels of the other boundary. BIoU: IoU of the bands of "
-        f"{source.config.evaluation.band} pixels around both boundaries. A missed lesion counts as the image "
-        "diagonal in HD95 and ASSD."
-    )
-    return (
-        TableView(
-            "Results on the test images" if source.leaks else f"Results on unseen {word}",
-            region,
-            (
-                *leaks,
-                statements.basis(table, source.test_groups, word),
-                statements.undefined_note(region),
-                statements.step_note(_steps(source), source.config.train.batch_size),
-            ),
-        ),
-        TableView("Boundaries", boundary, (*leaks, lengths, statements.undefined_note(boundary))),
-    )
-
-
-def _warnings(source: Source) -> tuple[tuple[str, str], ...]:
-    labels = {arm.name: arm.label for arm in arms_of(source.arms)}
-    pairs = source.pairs.manifest["counts"].get("warnings", []) if source.pairs else []
-    general = [("Split", _leak_text(source.leaks))] if source.leaks else []
-    general += [("Pairs", str(text)) for text in pairs]
-    return tuple(general) + tuple(
-        (f"{labels.get(arm, arm)}, seed {seed}", str(text))
-        for (arm, seed), segmenter in source.segmenters.items()
-        for text in segmenter.manifest["counts"].get("warnings", [])
-    )
-
-
-def to_text(source: Source, table: Table) -> str:
-    """The tables as Markdown, with what a reader must know about them."""
-    region, boundary = (to_markdown(view.table) for view in _table_views(source, table))
-    notes = [
-        f"**{_leak_text(source.leaks)}**" if source.leaks else "",
-        statements.basis(table, source.test_groups, source.group_word),
-        statements.undefined_note(table),
-        statements.caution(len(table.seeds)),
-    ]
-    return "\n".join(
-        [f"# {source.config.name}\n", region, boundary, *(f"{note}\n" for note in notes if note)]
-    )
-
-
-def _provenance(source: Source, dataset: Artifact) -> Provenance:
-    config = source.config
-    artifacts = [dataset, *([source.pairs] if source.pairs else [])]
-    digests = {"dataset": dataset.digest} | ({"pairs": source.pairs.digest} if source.pairs else {})
-    digests |= digests_of("segmenter", source.segmenters) | digests_of("evaluation", source.evaluations)
-    found: dict[str, set[str]] = defaultdict(set)
-    for artifact in [*artifacts, *source.segmenters.values(), *source.evaluations.values()]:
-        for name, version in artifact.manifest["versions"].items():
-            found[name].add(version)
-    weights = {
-        "depth network": config.depth.model,
-        "generator": config.generator.base,
-        "features of RLA": config.rla.features,
-        "segmenter": config.segmenter.weights,
-    }
-    return Provenance(
-        seeds={"run": str(config.seed), "trainings": ", ".join(map(str, config.train.seeds))},
-        versions={name: " and ".join(sorted(versions)) for name, versions in found.items()},
-        weights=tuple(
-            (what, name or "none", licence_of(name) if name else "trained from scratch")
-            for what, name in weights.items()
-        ),
-        digests=digests,
-        config=to_yaml(config),
-    )
-
-
-def digests_of(stage: str, artifacts: Mapping[Run, Artifact]) -> dict[str, str]:
-    """Digests of artefacts by stage, arm and seed."""
-    return {f"{stage}/{arm}/seed-{seed}": item.digest for (arm, seed), item in artifacts.items()}
-
+from mcpmix.report.tables import HEADLINE, Column, Groups, Run, Table
 
 _STRIPS = 4  # training samples shown
 _COUNTERPARTS = 8  # counterparts shown of each, at most
 _CASES = 2  # test images shown of each kind: best, median, worst
 
 
-def strips_of(source: Source) -> tuple[Strip, ...]:
-    """Some training samples with their counterparts, one of each group in turn."""
-    if source.pairs is None:
-        return ()
-    train = {record.id: record for record in source.index.part("train")}
-    chosen = spread_over_groups({name: record.group for name, record in train.items()}, _STRIPS)
-    records = [train[name] for name in chosen]
-    arrays = load_arrays(records, source.config.data.size)
-    files: dict[str, list[Path]] = defaultdict(list)
-    for row in JsonLines(source.pairs / "ledger.jsonl").rows():
-        if row.get("admitted", True):
-            files[str(row["parent"])].append(source.pairs / str(row["file"]))
-    strips = []
-    for place, record in enumerate(records):
-        counterparts = [read_image(path) for path in files[record.id][:_COUNTERPARTS]]
-        if counterparts:
-            title = f"{record.id} ({source.group_word.removesuffix('s')} {record.group})"
-            largest = source.config.rla.s_max
-            strips.append(strip(title, arrays.images[place], arrays.masks[place], counterparts, largest))
-    return tuple(strips)
+@dataclass(frozen=True)
+class Results:
+    """All that a run has made, and what is read from it, once."""
+
+    config: Config
+    dataset: Artifact
+    pairs: Artifact | None
+    segmenters: Mapping[Run, Artifact]
+    evaluations: Mapping[Run, Artifact]
+
+    @cached_property
+    def index(self) -> DatasetIndex:
+        """All images with their groups and parts."""
+        return DatasetIndex.read(self.dataset)
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms in their order."""
+        return arms_of(list(dict.fromkeys(arm for arm, _ in self.evaluations)))
+
+    @property
+    def word(self) -> str:
+        """What a group is, in the plural."""
+        return "patients" if self.config.data.source == "phantom" else "groups"
+
+    @cached_property
+    def leaks(self) -> str:
+        """Why the figures are too good: the split, or what the networks have seen; empty if they are not."""
+        counts = [item.manifest.get("counts", {}) for item in (self.dataset, *self.evaluations.values())]
+        return "; ".join(dict.fromkeys(str(found["leaks"]) for found in counts if found.get("leaks")))
+
+    @property
+    def leak_text(self) -> str:
+        """What a table has to say if its split leaks."""
+        return f"this split leaks ({self.leaks}), so the figures are too good" if self.leaks else ""
+
+    @property
+    def columns(self) -> list[list[Column]]:
+        """Columns of the tables that show all metrics."""
+        return tables.all_columns(self.config.evaluation.tolerances)
+
+    @cached_property
+    def table(self) -> Table:
+        """All metrics in one table."""
+        read = {run: tables.read_summary(item / "summary.json") for run, item in self.evaluations.items()}
+        return tables.build_table(read, [column for part in self.columns for column in part])
+
+    @cached_property
+    def scores(self) -> dict[Run, dict[str, float]]:
+        """DSC of each test image."""
+        ids = [record.id for record in self.index.part("test")]
+        return {
+            run: tables.read_scores(item / "scores.csv", HEADLINE, ids)
+            for run, item in self.evaluations.items()
+        }
+
+    @cached_property
+    def groups(self) -> Groups:
+        """DSC by arm, test group and seed."""
+        return tables.by_group(self.scores, {record.id: record.group for record in self.index.part("test")})
+
+    @property
+    def steps(self) -> dict[str, list[int]]:
+        """Optimiser steps of the trainings of each arm."""
+        steps: dict[str, list[int]] = defaultdict(list)
+        for (arm, _), segmenter in self.segmenters.items():
+            steps[arm].append(int(segmenter.manifest["counts"]["steps"]))
+        return steps
 
 
-def strips_text(source: Source) -> str:
-    """What the strips show, or why there are none."""
-    if source.pairs is None:
-        return (
-            "There is no bank of pairs: counterparts were made while training ran and not kept, or none were "
-            "needed."
-        )
-    return (
-        "Left: the real image (s = 0) turns into its first synthetic counterpart, up to the largest share "
-        f"that training uses (s = {source.config.rla.s_max:g}). Right: the counterparts alone. The line "
-        "is the contour of the mask, which is the label of all of them."
+def to_markdown(results: Results) -> str:
+    """The tables as Markdown, with what a reader must know about them."""
+    table, groups = results.table, {record.group for record in results.index.part("test")}
+    notes = [
+        f"**{results.leak_text}**" if results.leaks else "",
+        sentences.basis(table, len(groups), results.word),
+        sentences.undefined_note(table, table["columns"]),
+        sentences.caution(len(table["seeds"])),
+    ]
+    parts = [tables.to_markdown(table, columns) for columns in results.columns]
+    return "\n".join([f"# {results.config.name}\n", *parts, *(f"{note}\n" for note in notes if note)])
+
+
+def to_html(results: Results) -> str:
+    """The page."""
+    environment = Environment(
+        loader=PackageLoader("mcpmix.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["svg"] = Markup  # charts are made by `charts`, never from outside
+    environment.filters["spread"] = tables.spread_text
+    config, arms, table = results.config, results.arms, results.table
+    logs = {run: JsonLines(item / "log.jsonl").rows() for run, item in results.segmenters.items()}
+    tail_from = config.train.epochs if config.train.tail_epochs else None
+    gates = [gate_section(arm, logs, tail_from) for arm in arms]
+    cases, cases_text = _cases(results)
+    strips, strips_text = _strips(results)
+    return environment.get_template("report.html.j2").render(
+        name=config.name,
+        lead=_lead(results),
+        verdicts=_verdicts(results),
+        caution=sentences.caution(len(table["seeds"])),
+        facts=_facts(results),
+        arms=arms,
+        truth=TRUTH_COLOUR,
+        rows=table["rows"],
+        tables=_tables(results),
+        groups=group_section(arms, results.groups, table["reference"], results.word, not results.leaks),
+        strips=strips,
+        strips_text=strips_text,
+        bank=bank_tiles(results.pairs.folder) if results.pairs else [],
+        bank_text=bank_text(results.pairs.manifest["counts"]) if results.pairs else "",
+        gates=[section for section in gates if section is not None],
+        training=training_section(arms, logs, tail_from),
+        cases=cases,
+        cases_text=cases_text,
+        warnings=_warnings(results),
+        **_provenance(results),
     )
 
 
-def cases_of(source: Source) -> tuple[tuple[CaseView, ...], str]:
-    """Test images chosen by the difference between method and reference, with one seed."""
-    seed = next(iter(source.evaluations))[1]
-    scores = {arm: values for (arm, number), values in source.scores().items() if number == seed}
+# --- what was compared, and what came out -------------------------------------------------------------------
+
+
+def _lead(results: Results) -> str:
+    config, word = results.config, results.word
+    kind = (
+        "Images drawn by a procedural phantom of endoscopy; no real patient is among them."
+        if config.data.source == "phantom"
+        else f"Images of the folder {config.data.images or config.data.root} ({config.data.source})."
+    )
+    if config.data.source == "folder" and config.data.groups is None:
+        kind += (
+            " No groups were given, so every image is its own: if several show one patient, test figures are "
+            "too good."
+        )
+    tested = f"{word} none of whose images was used for training or for choosing the checkpoint"
+    if results.leaks:
+        tested = f"images of {word} that were trained on as well: {results.leak_text}"
+    return (
+        f"Compared: {'; '.join(arm.label for arm in results.arms)}. Each trains the same network "
+        f"({config.segmenter.name} {config.segmenter.variant}, {config.data.size} px) and is tested on "
+        f"{tested}. {kind}"
+    )
+
+
+def _verdicts(results: Results) -> list[str]:
+    """One sentence for each arm but the reference, the method's first."""
+    reference, names = results.table["reference"], [arm.name for arm in results.arms]
+    if reference is None:
+        return []
+    method = method_of(names)
+    verdicts = []
+    for arm in sorted((name for name in names if name != reference), key=lambda name: name != method):
+        gains = tables.seed_means(tables.group_gains(results.groups, arm, reference))
+        verdicts.append(sentences.comparison(results.table, arm, gains, results.word))
+    return verdicts
+
+
+def _facts(results: Results) -> list[tuple[str, str, str]]:
+    """Numbers that a reader looks for first: what is counted, the number, and a detail."""
+    facts = []
+    for part in PARTS:
+        records = results.index.part(part)
+        groups = len({record.group for record in records})
+        word = results.word if groups != 1 else results.word.removesuffix("s")
+        facts.append((part, f"{len(records)} images", f"of {groups} {word}"))
+    seeds = results.table["seeds"]
+    facts.append(("seeds", str(len(seeds)), ", ".join(map(str, seeds))))
+    steps = sorted({count for counts in results.steps.values() for count in counts})
+    if len(steps) == 1:
+        facts.append(("optimiser steps", str(steps[0]), "the same for every arm and seed"))
+    else:
+        facts.append(("optimiser steps", f"{steps[0]} to {steps[-1]}", "not the same for all"))
+    return facts
+
+
+def _tables(results: Results) -> list[tuple[str, list[list[Column]], list[str]]]:
+    """Title, columns of one or two tables below each other, and notes."""
+    config, table, word = results.config, results.table, results.word
+    region, boundary, sides = results.columns
+    leaks = [results.leak_text] if results.leaks else []
+    groups = {record.group for record in results.index.part("test")}
+    basis = [
+        sentences.basis(table, len(groups), word),
+        sentences.undefined_note(table, region),
+        sentences.step_note(results.steps, config.train.batch_size),
+    ]
+    lengths = (
+        "BP@t, BR@t and BF1@t: precision, recall and F1 of boundary pixels, which are right within t pixels "
+        f"of the other boundary. BIoU: IoU of the bands of {config.evaluation.band:g} pixels around both "
+        "boundaries. A missed lesion counts as the image diagonal in HD95 and ASSD."
+    )
+    title = "Results on the test images" if results.leaks else f"Results on unseen {word}"
+    undefined = sentences.undefined_note(table, [*boundary, *sides])
+    return [
+        (title, [region], [*leaks, *basis]),
+        ("Boundaries", [boundary, sides], [*leaks, lengths, undefined]),
+    ]
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]], str]:
+    """Some training samples with their counterparts, one of each group in turn; and what they show."""
+    if results.pairs is None:
+        return [], (
+            "There is no bank of pairs: counterparts were made while training ran and not kept, or none were "
+            "needed."
+        )
+    train = {record.id: record for record in results.index.part("train")}
+    chosen = spread_over_groups({name: record.group for name, record in train.items()}, _STRIPS)
+    arrays = load_arrays([train[name] for name in chosen], results.config.data.size)
+    files: dict[str, list[Path]] = defaultdict(list)
+    for row in JsonLines(results.pairs / "ledger.jsonl").rows():
+        if row.get("admitted", True):
+            files[str(row["parent"])].append(results.pairs / str(row["file"]))
+    largest = results.config.rla.s_max
+    strips = []
+    for name, image, mask in zip(chosen, arrays.images, arrays.masks, strict=True):
+        if counterparts := [read_image(path) for path in files[name][:_COUNTERPARTS]]:
+            title = f"{name} ({results.word.removesuffix('s')} {train[name].group})"
+            strips.append((title, *strip(title, image, mask, counterparts, largest)))
+    return strips, (
+        "Left: the real image (s = 0) turns into its first synthetic counterpart, up to the largest share "
+        f"that training uses (s = {largest:g}). Right: the counterparts alone. The line is the contour of "
+        "the mask, which is the label of all of them."
+    )
+
+
+def bank_text(counts: Mapping[str, Any]) -> str:
+    """What the counts in the manifest of the pairs say, in sentences."""
+    images, parents = counts.get("images"), counts.get("parents")
+    if "scores" not in counts:
+        return f"{images} counterparts of {parents} masks; none was judged, all are used."
+    reasons = ", ".join(f"{kind} {number}" for kind, number in counts["rejected"].items()) or "none"
+    figures = {k: "unknown" if value is None else f"{value:.2f}" for k, value in counts["scores"].items()}
+    return (
+        f"{images} counterparts of {parents} masks were admitted, of {counts['tries']} images tried. "
+        f"Rejected, by reason: {reasons}. Mean alignment of the admitted {figures['alignment']}, of all "
+        f"tried {figures['alignment_tried']}; the same judge reaches {figures['alignment_real']} on real "
+        "images of groups it has not seen. Mean distance of the admitted in features, where 1 is as far as "
+        f"two groups are apart: to the source {figures['distance_source']}, to the nearest other training "
+        f"image {figures['distance_train']}, to the nearest held-out image {figures['distance_held_out']}; "
+        f"between counterparts of one mask {figures['diversity']}."
+    )
+
+
+def _cases(results: Results) -> tuple[list[tuple[str, list[Tile]]], str]:
+    """Test images chosen by the difference between method and reference, with one seed; and how."""
+    seed = next(iter(results.evaluations))[1]
+    scores = {arm: values for (arm, number), values in results.scores.items() if number == seed}
     reference, method = reference_of(list(scores)), method_of(list(scores))
-    arms = {arm.name: arm for arm in arms_of(source.arms)}
+    arms = {arm.name: arm for arm in results.arms}
     if reference is None or method is None:
         criterion, values = "DSC", next(iter(scores.values()))
     else:
         criterion = f"DSC of {arms[method].label} minus {arms[reference].label}"
-        values = differences(scores[method], scores[reference])
-    text = (
+        values = tables.differences(scores[method], scores[reference])
+    records = {record.id: record for record in results.index.part("test")}
+    cases = []
+    for kind, name in pick_cases(values, _CASES):
+        image, truth = read_image(records[name].image), read_mask(records[name].mask)
+        predictions = [
+            (arms[arm], read_mask(results.evaluations[arm, seed] / f"predictions/{name}.png"), found[name])
+            for arm, found in scores.items()
+        ]
+        value = f"DSC {values[name]:.1f}" if reference is None else f"{values[name]:+.1f} points"
+        title = f"{kind}: {name}, {value.replace('-', '−')}"
+        cases.append((title, case_tiles(name, image, truth, predictions)))
+    return cases, (
         f"With seed {seed}, chosen by the {criterion}: the highest (best), those in the middle (median) and "
         "the lowest (worst). The best and the worst are extremes, not what to expect."
     )
-    records = {record.id: record for record in source.index.part("test")}
-    views = []
-    for case in pick_cases(values, _CASES):
-        record = records[case.id]
-        image, truth = read_image(record.image), read_mask(record.mask)
-        predictions = [
-            (
-                arms[arm],
-                read_mask(source.evaluations[arm, seed] / f"predictions/{case.id}.png"),
-                found[case.id],
-            )
-            for arm, found in scores.items()
-        ]
-        views.append(case_view(case, image, truth, predictions))
-    return tuple(views), text
+
+
+# --- warnings and provenance --------------------------------------------------------------------------------
+
+
+def _warnings(results: Results) -> list[tuple[str, str]]:
+    """What each warning is about, and its text."""
+    warnings = [("Split", results.leak_text)] if results.leaks else []
+    if results.pairs is not None:
+        warnings += [("Pairs", str(text)) for text in results.pairs.manifest["counts"].get("warnings", [])]
+    labels = {arm.name: arm.label for arm in results.arms}
+    for (arm, seed), segmenter in results.segmenters.items():
+        for text in segmenter.manifest["counts"].get("warnings", []):
+            warnings.append((f"{labels.get(arm, arm)}, seed {seed}", str(text)))
+    return warnings
+
+
+def _provenance(results: Results) -> dict[str, Any]:
+    """Where the numbers come from: seeds, versions, weights with their licences, digests, configuration."""
+    config = results.config
+    artifacts = {"dataset": results.dataset} | ({"pairs": results.pairs} if results.pairs else {})
+    for stage, made in (("segmenter", results.segmenters), ("evaluation", results.evaluations)):
+        artifacts |= {f"{stage}/{arm}/seed-{seed}": item for (arm, seed), item in made.items()}
+    versions: dict[str, set[str]] = defaultdict(set)
+    for artifact in artifacts.values():
+        for name, version in artifact.manifest["versions"].items():
+            versions[name].add(version)
+    weights = {
+        "depth network": config.depth.model,
+        "generator": config.generator.base,
+        "features of RLA": config.rla.features,
+        "segmenter": config.segmenter.weights,
+    }
+    return {
+        "seeds": {"run": config.seed, "trainings": ", ".join(map(str, config.train.seeds))},
+        "versions": {name: " and ".join(sorted(found)) for name, found in versions.items()},
+        "weights": [
+            (what, name or "none", licence_of(name) if name else "trained from scratch")
+            for what, name in weights.items()
+        ],
+        "digests": {name: artifact.digest for name, artifact in artifacts.items()},
+        "config": to_yaml(config),
+    }

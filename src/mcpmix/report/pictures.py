@@ -1,77 +1,64 @@
-"""Small pictures with contours: photographs as data URIs, contours as paths in the pixels of the image."""
+"""Pictures of the page: photographs as data URIs, contours as paths in the pixels of the image."""
 
 import base64
 import io
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
+from skimage import measure
+
+from mcpmix.mixing.mcpmix import mix
+from mcpmix.report.arms import Arm
 
 Pixels = npt.NDArray[np.uint8]
+Contour = tuple[str, str]
+"""SVG path data in pixels of the picture, and a colour `#rrggbb`."""
 
+TRUTH_COLOUR = "#ffffff"
+"""Colour of the true contour."""
 _QUALITY = 92  # JPEG without chroma subsampling: no visible loss, a quarter of the bytes of PNG
 _STEP = 0.1  # between two shares of a strip
 _SIMPLIFY = 0.3  # pixels by which a contour may be smoothed to save bytes
-
-
-@dataclass(frozen=True)
-class Contour:
-    """A closed line over a picture.
-
-    Attributes:
-        path: SVG path data, in pixels of the picture.
-        colour: `#rrggbb`.
-    """
-
-    path: str
-    colour: str
+_BANK = {  # pictures that synthesis draws, and what they show
+    "alignment.png": "How well the judge finds the lesion under its mask, in synthetic and in real images.",
+    "sheet.png": "Contact sheet of the bank.",
+}
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A picture with contours and a caption.
+    """A picture with contours, a caption, and what it shows for those who do not see it.
 
     Attributes:
-        uri: `data:` URI.
+        uri: `data:` URI of the picture, perhaps reduced.
         width: pixels of the picture that the contours refer to.
         height: likewise.
-        contours: drawn in this order.
-        caption: text below.
-        alt: what it shows, for those who do not see it.
     """
 
     uri: str
     width: int
     height: int
-    contours: tuple[Contour, ...]
+    contours: Sequence[Contour]
     caption: str
     alt: str
 
 
 def make_tile(image: Pixels, contours: Sequence[Contour], caption: str, alt: str, *, side: int = 224) -> Tile:
-    """A tile of an image.
-
-    Args:
-        image: (H, W, 3) uint8.
-        contours: in pixels of `image`.
-        caption: text below.
-        alt: what it shows.
-        side: longest side in pixels at which the image is embedded; it is never enlarged.
-    """
-    height, width = image.shape[:2]
-    return Tile(photo_uri(image, side), width, height, tuple(contours), caption, alt)
-
-
-def photo_uri(image: Pixels, side: int) -> str:
-    """(H, W, 3) uint8 as a JPEG `data:` URI whose longest side is at most `side` pixels."""
+    """A tile of an (H, W, 3) image, embedded with at most `side` pixels on its longest side."""
     picture = Image.fromarray(image)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     picture.save(buffer, format="JPEG", quality=_QUALITY, subsampling=0)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    uri = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return Tile(uri, image.shape[1], image.shape[0], contours, caption, alt)
 
 
 def contour_path(mask: npt.NDArray[np.generic]) -> str:
@@ -80,8 +67,6 @@ def contour_path(mask: npt.NDArray[np.generic]) -> str:
     Args:
         mask: (H, W); lesion where it is not 0. A lesion that touches the border is closed along it.
     """
-    from skimage import measure
-
     tools: Any = measure  # without types
     padded = np.pad(np.asarray(mask) != 0, 1).astype(float)
     parts = []
@@ -91,6 +76,24 @@ def contour_path(mask: npt.NDArray[np.generic]) -> str:
     return "".join(parts)
 
 
+# --- training samples ---------------------------------------------------------------------------------------
+
+
+def spread_over_groups(group_of: Mapping[str, str], count: int) -> list[str]:
+    """Ids of as many groups as possible: the first of each group, then the second of each, ...
+
+    Args:
+        group_of: id to group; the order is kept.
+        count: how many to choose, at most.
+    """
+    seen: dict[str, int] = defaultdict(int)
+    turns = []
+    for name, group in group_of.items():
+        turns.append((seen[group], name))
+        seen[group] += 1
+    return [name for _, name in sorted(turns, key=lambda turn: turn[0])[:count]]
+
+
 def shares(largest: float) -> list[float]:
     """Synthetic shares of a strip: 0, 0.1, 0.2 ... up to `largest`, in (0, 1], which always is the last."""
     count = int(np.floor(largest / _STEP + 1e-9))
@@ -98,20 +101,85 @@ def shares(largest: float) -> list[float]:
     return steps if abs(steps[-1] - largest) < 1e-9 else [*steps, largest]
 
 
-def mixtures(real: Pixels, synthetic: Pixels, at: Sequence[float]) -> list[Pixels]:
-    """Mixed images as training sees them, before normalisation.
+def strip(
+    name: str, real: Pixels, mask: Pixels, counterparts: Sequence[Pixels], largest: float
+) -> tuple[list[Tile], list[Tile]]:
+    """The way from a real image to its first counterpart under one mask, and all counterparts.
 
     Args:
-        real: (S, S, 3) uint8.
-        synthetic: its counterpart, likewise.
-        at: synthetic shares in [0, 1].
+        name: of the sample.
+        real: (S, S, 3).
+        mask: (S, S) in {0, 1}.
+        counterparts: one or more, like `real`.
+        largest: largest synthetic share, in (0, 1].
+    """
+    contours = [(contour_path(mask), TRUTH_COLOUR)]
+    first, second = (torch.from_numpy(pixels)[None].float() for pixels in (real, counterparts[0]))
+    mixed = []
+    for share in shares(largest):
+        image = mix(first, second, share)[0].round().to(torch.uint8).numpy()
+        caption = "real, s = 0" if share == 0 else f"s = {share:g}"
+        alt = f"{name}: share {share:g} of the synthetic image, with the contour of the mask"
+        mixed.append(make_tile(image, contours, caption, alt))
+    alone = []
+    for number, image in enumerate(counterparts, start=1):
+        alt = f"{name}: synthetic counterpart {number} under the same mask"
+        alone.append(make_tile(image, contours, f"synthetic {number}", alt))
+    return mixed, alone
+
+
+def bank_tiles(folder: Path) -> list[Tile]:
+    """The pictures that synthesis has drawn, as far as they are there, at their own size."""
+    tiles = []
+    for name, caption in _BANK.items():
+        if (folder / name).exists():
+            with Image.open(folder / name) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
+            tiles.append(make_tile(pixels, [], caption, caption, side=max(pixels.shape)))
+    return tiles
+
+
+# --- test images --------------------------------------------------------------------------------------------
+
+
+def pick_cases(values: Mapping[str, float], each: int) -> list[tuple[str, str]]:
+    """Choose images to show: those with the highest, the middle and the lowest values; none twice.
+
+    Args:
+        values: image id to value; NaN is left out. Ties go by id.
+        each: how many of each kind.
 
     Returns:
-        One (S, S, 3) uint8 image for each share.
+        Kind ("best", "median" or "worst") and id: the best in falling order, then the median ones, then the
+        worst, the very worst last.
     """
-    import torch
+    order = sorted((name for name in values if not math.isnan(values[name])), key=lambda n: (-values[n], n))
+    each = min(each, math.ceil(len(order) / 3))
+    best, rest = order[:each], order[each:]
+    worst = rest[max(len(rest) - each, 0) :]
+    middle = [name for name in rest if name not in worst]
+    # The median of all images, as near as the ones left allow.
+    start = max(0, min(len(order) // 2 - each // 2 - each, len(middle) - each))
+    chosen = {"best": best, "median": middle[start : start + each], "worst": worst}
+    return [(kind, name) for kind, names in chosen.items() for name in names]
 
-    from mcpmix.mixing.mcpmix import mix
 
-    first, second = (torch.from_numpy(pixels)[None].float() for pixels in (real, synthetic))
-    return [mix(first, second, share)[0].round().to(torch.uint8).numpy() for share in at]
+def case_tiles(
+    name: str, image: Pixels, truth: Pixels, predictions: Sequence[tuple[Arm, Pixels, float]]
+) -> list[Tile]:
+    """A test image with the truth, then with the prediction of each arm over it.
+
+    Args:
+        name: of the image.
+        image: (H, W, 3).
+        truth: (H, W) hard mask.
+        predictions: arm, (H, W) hard mask and DSC in percent.
+    """
+    contour = (contour_path(truth), TRUTH_COLOUR)
+    tiles = [make_tile(image, [contour], "truth", f"Test image {name} with the contour of the truth")]
+    for arm, mask, dsc in predictions:
+        text = f"{arm.label}: {'DSC undefined' if math.isnan(dsc) else f'DSC {dsc:.1f}'}"
+        text += "" if mask.any() else ", nothing found"
+        alt = f"Test image {name}: contours of the truth and of the prediction of {text}"
+        tiles.append(make_tile(image, [contour, (contour_path(mask), arm.colour)], text, alt))
+    return tiles

@@ -4,40 +4,46 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mcpmix.report.arms import label_of
-from mcpmix.report.tables import Column, Table
+from mcpmix.report.tables import HEADLINE, Column, Table
 
 _FEW_SEEDS = 10  # below this a standard deviation over seeds is itself a rough estimate
-_UNITS = {"%": "points", "px": "pixels"}
 
 
-def comparison(table: Table, column: Column, arm: str, groups: Mapping[str, float], group_word: str) -> str:
-    """How an arm compares with the reference in one metric.
+def comparison(table: Table, arm: str, groups: Mapping[str, float], word: str) -> str:
+    """How the DSC of an arm compares with that of the reference.
 
     Args:
         table: of the run; it has a reference, which is not `arm`.
-        column: the metric.
         arm: the arm to speak about.
         groups: test group to difference between arm and reference.
-        group_word: plural of what a group is, e.g. "patients".
+        word: plural of what a group is, e.g. "patients".
     """
-    assert table.reference is not None
-    delta = table.row(arm).cells[column.key].delta
+    cells = {row["arm"]: row["metrics"][HEADLINE] for row in table["rows"]}
+    reference, delta = table["reference"], cells[arm]["delta"]
+    assert reference is not None
     assert delta is not None
-    names = f"{label_of(arm)} and {label_of(table.reference)}"
-    if math.isnan(delta.mean):
-        return f"{names} cannot be compared: no seed has a defined {column.label} for both."
-    gain = delta.mean if column.higher_is_better else -delta.mean
-    spread = "" if delta.sd is None else f" ± {delta.sd:.2f}"
-    size = f"{abs(delta.mean):.2f}{spread} {_UNITS[column.unit]}"
-    other = label_of(table.reference)
-    if gain == 0:
-        verdict = f"level with {other} in {column.label}, {size} apart"
+    ours, theirs, mean = label_of(arm), label_of(reference), delta["mean"]
+    if mean is None:
+        return f"{ours} and {theirs} cannot be compared: no seed has a defined DSC for both."
+    size = f"{abs(mean):.2f} points" if delta["sd"] is None else f"{abs(mean):.2f} ± {delta['sd']:.2f} points"
+    if mean == 0:
+        verdict = f"level with {theirs} in DSC, {size} apart"
     else:
-        verdict = f"{size} of {column.label} {'ahead of' if gain > 0 else 'behind'} {other}"
+        verdict = f"{size} of DSC {'ahead of' if mean > 0 else 'behind'} {theirs}"
+    basis = "difference of one seed; no spread can be given"
+    if delta["count"] > 1:
+        basis = f"mean ± standard deviation of the difference over {delta['count']} seeds"
+    anchor = cells[reference]["values"]
+    seeds = [
+        value - other
+        for seed, value in cells[arm]["values"].items()
+        if value is not None and (other := anchor.get(seed)) is not None
+    ]
+    gains = [gain for gain in groups.values() if not math.isnan(gain)]
+    ahead = f"{sum(gain > 0 for gain in seeds)} of {len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
     return (
-        f"{label_of(arm)} is {verdict} ({_basis(delta.count)}): "
-        f"ahead in {_ahead(_seed_gains(table, column, arm))} "
-        f"and in {_ahead_groups(groups, column, group_word)}."
+        f"{ours} is {verdict} ({basis}): ahead in {ahead} "
+        f"and in {sum(gain > 0 for gain in gains)} of {len(gains)} test {word}."
     )
 
 
@@ -61,35 +67,36 @@ def basis(table: Table, groups: int, word: str) -> str:
         groups: number of test groups.
         word: plural of what a group is.
     """
-    seeds = len(table.seeds)
+    seeds = len(table["seeds"])
     spread = f", then mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", for one seed"
     parts = [
-        f"Each figure is the mean over {table.images} test images of {groups} {word}{spread}.",
+        f"Each figure is the mean over {table['images']} test images of {groups} {word}{spread}.",
+        "Pooled figures are those of the pixels of all test images together, where a large lesion counts for "
+        "more than a small one.",
         "The checkpoint was chosen on the validation part.",
     ]
-    if table.reference is not None:
+    if table["reference"] is not None:
         parts.append(
             "The best of each column is marked. Signed figures are differences to "
-            f"{label_of(table.reference)} with the same seed."
+            f"{label_of(table['reference'])} with the same seed."
         )
     return " ".join(parts)
 
 
-def undefined_note(table: Table) -> str:
-    """How many values the means leave out, and where."""
-    total = table.images * len(table.seeds)
-    notes = [
-        f"{row.label}: {', '.join(parts)}"
-        for row in table.rows
-        if (
-            parts := [
-                f"{column.label} {cell.undefined} of {cell.scored + cell.undefined}"
-                for column in table.columns
-                if (cell := row.cells[column.key]).undefined
-            ]
-        )
-    ]
+def undefined_note(table: Table, columns: Sequence[Column]) -> str:
+    """How many values the means of these columns leave out, and where."""
+    notes = []
+    for row in table["rows"]:
+        cells = [(column["label"], row["metrics"][column["key"]]) for column in columns]
+        parts = [
+            f"{label} {cell['undefined']} of {cell['scored'] + cell['undefined']}"
+            for label, cell in cells
+            if cell["undefined"]
+        ]
+        if parts:
+            notes.append(f"{row['label']}: {', '.join(parts)}")
     if not notes:
+        total = table["images"] * len(table["seeds"])
         return f"No value was undefined ({total} for each arm and metric)."
     return f"Undefined values (truth and prediction both empty) are in no mean: {'; '.join(notes)}."
 
@@ -101,38 +108,13 @@ def step_note(steps: Mapping[str, Sequence[int]], batch_size: int) -> str:
         steps: arm to the steps of its trainings.
         batch_size: real images per step.
     """
-    counts = sorted({count for arm in steps.values() for count in arm})
+    counts = {count for arm in steps.values() for count in arm}
     if len(counts) == 1:
         return (
-            f"Every training ran for the same {counts[0]} optimiser steps with {batch_size} real images "
+            f"Every training ran for the same {counts.pop()} optimiser steps with {batch_size} real images "
             "each; arms with pairs add as many mixed ones to each step."
         )
     listed = "; ".join(
         f"{label_of(arm)}: {', '.join(map(str, sorted(set(values))))}" for arm, values in steps.items()
     )
     return f"The trainings differ in their optimiser steps, so the comparison is not fair. {listed}."
-
-
-def _basis(seeds: int) -> str:
-    if seeds == 1:
-        return "difference of one seed; no spread can be given"
-    return f"mean ± standard deviation of the difference over {seeds} seeds"
-
-
-def _seed_gains(table: Table, column: Column, arm: str) -> list[float]:
-    assert table.reference is not None
-    anchor = table.row(table.reference).cells[column.key].values
-    values = table.row(arm).cells[column.key].values
-    sign = 1 if column.higher_is_better else -1
-    return [sign * (value - anchor[seed]) for seed, value in values.items() if seed in anchor]
-
-
-def _ahead(gains: Sequence[float]) -> str:
-    defined = [gain for gain in gains if not math.isnan(gain)]
-    return f"{sum(gain > 0 for gain in defined)} of {len(defined)} {'seed' if len(defined) == 1 else 'seeds'}"
-
-
-def _ahead_groups(groups: Mapping[str, float], column: Column, word: str) -> str:
-    sign = 1 if column.higher_is_better else -1
-    defined = [sign * value for value in groups.values() if not math.isnan(value)]
-    return f"{sum(gain > 0 for gain in defined)} of {len(defined)} test {word}"

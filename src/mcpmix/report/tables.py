@@ -1,357 +1,317 @@
-"""The table of a run: mean and standard deviation over seeds, for each arm and metric.
+"""The table of a run, with mean and standard deviation over seeds; and the scores of images and groups.
 
-A seed's value is its mean over the test images. The spread is that of these values: how much a result depends
-on initial weights and order of samples, not how much images differ. With one seed there is no spread, and
-none is made up.
+A seed's value is its mean over the test images, or a metric of their pooled pixels. The spread is that of
+these values: how much a result depends on initial weights and the order of samples, not how much images
+differ. With one seed there is no spread, and none is made up.
+
+A table is the content of table.json: plain values, None where undefined.
 """
 
+import csv
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TypedDict, TypeVar
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.metrics.contract import higher_is_better
 from mcpmix.metrics.statistics import aggregate
 from mcpmix.report.arms import label_of, reference_of
 
+K = TypeVar("K", bound=Hashable)
 Run = tuple[str, int]
 """Arm and seed."""
 Summary = Mapping[str, Mapping[str, float]]
-"""Content of a summary.json: metric to mean, sd, n and undefined over images."""
+"""Metric to its mean over images, and the numbers of defined (n) and undefined values."""
+Groups = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""Arm to test group to seed to a value."""
 
-_REGION = (
-    ("miou", "mIoU"),
-    ("pixel_accuracy", "PA"),
-    ("recall", "Recall"),
-    ("precision", "Precision"),
-    ("dsc", "DSC"),
-)
-_DISTANCES = (("hd95", "HD95"), ("assd", "ASSD"))
+HEADLINE = "dsc"
+"""The metric that sentences, groups and cases are about."""
 _NONE = "–"
+_ADVICE = "Delete its folder to evaluate again."
 
 
-@dataclass(frozen=True)
-class Column:
-    """A metric in a table.
-
-    Attributes:
-        key: as `metrics.score` names it.
-        label: its heading.
-        unit: "%" or "px".
-        higher_is_better: which end is the good one.
-    """
+class Column(TypedDict):
+    """A metric in a table; the unit is "%" or "px"."""
 
     key: str
     label: str
     unit: str
     higher_is_better: bool
 
-    @property
-    def heading(self) -> str:
-        """Label with unit and an arrow towards better values."""
-        return f"{self.label} {'↑' if self.higher_is_better else '↓'} ({self.unit})"
 
+class Spread(TypedDict):
+    """Mean and sample standard deviation of the defined values of several seeds, and how many these are."""
 
-@dataclass(frozen=True)
-class Spread:
-    """Values of several seeds in brief.
-
-    Attributes:
-        mean: their mean; NaN if there is none.
-        sd: their sample standard deviation (n - 1); None for fewer than two.
-        count: how many there are.
-    """
-
-    mean: float
+    mean: float | None
     sd: float | None
     count: int
 
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Self:
-        """Summarise the values that are defined."""
-        found = aggregate(list(values))
-        return cls(found.mean, None if math.isnan(found.sd) else found.sd, found.n)
 
-    def text(self, signed: bool = False) -> str:
-        """`71.25 ± 1.10`, without the second part where there is no spread; `–` if undefined."""
-        if math.isnan(self.mean):
-            return _NONE
-        number = f"{self.mean:+.2f}" if signed else f"{self.mean:.2f}"
-        return (number if self.sd is None else f"{number} ± {self.sd:.2f}").replace("-", "−")
-
-
-@dataclass(frozen=True)
-class Cell:
+class Cell(TypedDict):
     """One metric of one arm.
 
-    Attributes:
-        values: seed to mean over images; NaN if undefined on all of them.
-        spread: over seeds.
-        scored: number of defined values, over images and seeds.
-        undefined: number of undefined values, over images and seeds; they are in no mean.
-        best: whether no other arm has a better mean.
-        delta: over seeds, difference to the reference with the same seed; None for the reference itself.
+    `values` has the value of each seed; `scored` and `undefined` count defined and undefined values over
+    images and seeds; `best`: no other arm has a better mean; `delta`: difference to the reference with the
+    same seed, None for the reference itself.
     """
 
-    values: dict[int, float]
+    values: dict[str, float | None]
     spread: Spread
     scored: int
     undefined: int
-    best: bool = False
-    delta: Spread | None = None
+    best: bool
+    delta: Spread | None
 
 
-@dataclass(frozen=True)
-class Row:
-    """One arm: its name, its label and a cell for each column."""
+class Row(TypedDict):
+    """One arm."""
 
     arm: str
     label: str
-    cells: dict[str, Cell]
+    metrics: dict[str, Cell]
 
 
-@dataclass(frozen=True)
-class Table:
-    """All arms of a run.
+class Table(TypedDict):
+    """All arms of a run; `reference` is the arm to which deltas refer, None if there is only one arm."""
 
-    Attributes:
-        columns: in order.
-        rows: in the order of the arms.
-        seeds: all seeds of the run.
-        reference: arm to which deltas refer; None if there is only one arm.
-        images: number of test images.
-    """
-
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
-    reference: str | None
     images: int
-
-    def row(self, arm: str) -> Row:
-        """The row of an arm."""
-        return next(row for row in self.rows if row.arm == arm)
-
-    def select(self, columns: Sequence[Column]) -> Self:
-        """The same table with these columns only."""
-        return type(self)(tuple(columns), self.rows, self.seeds, self.reference, self.images)
+    seeds: list[int]
+    reference: str | None
+    columns: list[Column]
+    rows: list[Row]
 
 
-# --- collecting ---------------------------------------------------------------------------------------------
+# --- the table of all arms ----------------------------------------------------------------------------------
 
 
-def region_columns() -> tuple[Column, ...]:
-    """mIoU, PA, Recall, Precision and DSC."""
-    return tuple(Column(key, label, "%", higher_is_better(key)) for key, label in _REGION)
+def column(key: str, label: str) -> Column:
+    """The column of a metric of `metrics.score`, or of a pooled one."""
+    better = higher_is_better(key)
+    return {"key": key, "label": label, "unit": "%" if better else "px", "higher_is_better": better}
 
 
-def boundary_columns(tolerances: Sequence[float]) -> tuple[Column, ...]:
-    """HD95, ASSD, boundary F1 at each tolerance (pixels), and boundary IoU."""
-    distances = [Column(key, label, "px", higher_is_better(key)) for key, label in _DISTANCES]
-    shares = [(f"bf1_{tolerance:g}", f"BF1@{tolerance:g}") for tolerance in tolerances] + [("biou", "BIoU")]
-    return (*distances, *(Column(key, label, "%", higher_is_better(key)) for key, label in shares))
+REGION = [
+    column("miou", "mIoU"),
+    column("pixel_accuracy", "PA"),
+    column("recall", "Recall"),
+    column("precision", "Precision"),
+    column("dsc", "DSC"),
+]
+
+
+def all_columns(tolerances: Sequence[float]) -> list[list[Column]]:
+    """The columns of three tables: region metrics with pooled ones, boundaries, their precision and recall.
+
+    Args:
+        tolerances: in pixels, of boundary precision, recall and F1.
+    """
+    pooled = [column("pooled_miou", "pooled mIoU"), column("pooled_dsc", "pooled DSC")]
+    f1 = [column(f"bf1_{t:g}", f"BF1@{t:g}") for t in tolerances]
+    sides = [column(f"{key}_{t:g}", f"{key.upper()}@{t:g}") for t in tolerances for key in ("bp", "br")]
+    boundary = [column("hd95", "HD95"), column("assd", "ASSD"), *f1, column("biou", "BIoU")]
+    return [[*REGION, *pooled], boundary, sides]
 
 
 def read_summary(path: Path) -> Summary:
-    """Read a summary.json.
+    """Read a summary.json; a pooled value becomes an entry of its own, `pooled_` before its name.
 
     Raises:
         DataError: the file is missing or damaged.
     """
+    summary = {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            str(key): {name: float(value[name]) for name in ("mean", "n", "undefined")}
-            for key, value in content.items()
-        }
+        for key, entry in json.loads(path.read_text(encoding="utf-8")).items():
+            summary[key] = {name: float(entry[name]) for name in ("mean", "n", "undefined")}
+            if "pooled" in entry:
+                value, images = float(entry["pooled"]), summary[key]["n"] + summary[key]["undefined"]
+                undefined = images if math.isnan(value) else 0
+                summary[f"pooled_{key}"] = {"mean": value, "n": images - undefined, "undefined": undefined}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(
-            f"{path} is not a summary of scores ({error!r}). Delete its folder to evaluate again."
-        ) from error
+        raise DataError(f"{path} is not a summary of scores ({error!r}). {_ADVICE}") from error
+    return summary
 
 
 def build_table(summaries: Mapping[Run, Summary], columns: Sequence[Column]) -> Table:
-    """Put the summaries of all evaluations together.
-
-    Args:
-        summaries: one for each arm and seed; arms keep the order in which they come first.
-        columns: metrics to show.
+    """Put the summaries of all evaluations together; arms keep the order in which they come first.
 
     Raises:
         DataError: there are no summaries, some lack a metric, or they are over different numbers of images.
     """
-    _refuse_bad(summaries, columns)
-    arms = list(dict.fromkeys(arm for arm, _ in summaries))
-    reference = reference_of(arms)
-    cells = {arm: {c.key: _cell(summaries, arm, c.key) for c in columns} for arm in arms}
-    compared = {arm: _compared(cells, arm, reference, columns) for arm in arms}
-    first = next(iter(summaries.values()))[columns[0].key]
-    return Table(
-        columns=tuple(columns),
-        rows=tuple(Row(arm, label_of(arm), compared[arm]) for arm in arms),
-        seeds=tuple(sorted({seed for _, seed in summaries})),
-        reference=reference,
-        images=int(first["n"] + first["undefined"]),
-    )
-
-
-def _cell(summaries: Mapping[Run, Summary], arm: str, key: str) -> Cell:
-    found = {seed: summary[key] for (name, seed), summary in summaries.items() if name == arm}
-    values = {seed: entry["mean"] for seed, entry in sorted(found.items())}
-    return Cell(
-        values=values,
-        spread=Spread.of(values.values()),
-        scored=sum(int(entry["n"]) for entry in found.values()),
-        undefined=sum(int(entry["undefined"]) for entry in found.values()),
-    )
-
-
-def _compared(
-    cells: Mapping[str, Mapping[str, Cell]], arm: str, reference: str | None, columns: Sequence[Column]
-) -> dict[str, Cell]:
-    """The cells of an arm with their marks and their differences to the reference."""
-    compared = {}
-    for column in columns:
-        cell = cells[arm][column.key]
-        means = [row[column.key].spread.mean for row in cells.values()]
-        delta = None
-        if reference is not None and arm != reference:
-            anchor = cells[reference][column.key].values
-            delta = Spread.of(value - anchor[seed] for seed, value in cell.values.items() if seed in anchor)
-        best = _is_best(cell.spread.mean, means, column.higher_is_better)
-        compared[column.key] = Cell(cell.values, cell.spread, cell.scored, cell.undefined, best, delta)
-    return compared
-
-
-def _is_best(mean: float, means: Sequence[float], higher: bool) -> bool:
-    """Whether a mean is the best of several; with one arm there is nothing to win."""
-    defined = [value for value in means if not math.isnan(value)]
-    return len(means) > 1 and bool(defined) and mean == (max(defined) if higher else min(defined))
-
-
-def _refuse_bad(summaries: Mapping[Run, Summary], columns: Sequence[Column]) -> None:
     if not summaries:
         raise DataError("There is no evaluation to make a table of: run `mcpmix evaluate` first.")
     problems = [
-        f"{arm} seed {seed}: no {column.key} in its summary"
+        f"{arm} seed {seed}: no {metric['key']} in its summary"
         for (arm, seed), summary in summaries.items()
-        for column in columns
-        if column.key not in summary
+        for metric in columns
+        if metric["key"] not in summary
     ]
+    images = {}
     if not problems:
-        counts = {
-            run: int(entry["n"] + entry["undefined"])
-            for run, summary in summaries.items()
-            for entry in [summary[columns[0].key]]
-        }
-        if len(set(counts.values())) > 1:
-            problems = [f"{arm} seed {seed}: {count} images" for (arm, seed), count in counts.items()]
+        first = columns[0]["key"]
+        images = {run: int(found[first]["n"] + found[first]["undefined"]) for run, found in summaries.items()}
+        if len(set(images.values())) > 1:
+            problems = [f"{arm} seed {seed}: {count} images" for (arm, seed), count in images.items()]
     if problems:
         headline = "The evaluations do not fit into one table. Delete their folders to evaluate again:"
         raise DataError(bullet_list(headline, problems))
 
-
-# --- showing ------------------------------------------------------------------------------------------------
-
-
-def to_json(table: Table) -> dict[str, Any]:
-    """The table as JSON values; undefined numbers are null."""
-    return {
-        "images": table.images,
-        "seeds": list(table.seeds),
-        "reference": table.reference,
-        "columns": [asdict(column) for column in table.columns],
-        "rows": [
-            {
-                "arm": row.arm,
-                "label": row.label,
-                "metrics": {c.key: _plain(asdict(row.cells[c.key])) for c in table.columns},
+    arms = list(dict.fromkeys(arm for arm, _ in summaries))
+    reference = reference_of(arms)
+    rows: list[Row] = [{"arm": arm, "label": label_of(arm), "metrics": {}} for arm in arms]
+    for metric in columns:
+        key = metric["key"]
+        values: dict[str, dict[int, float]] = {arm: {} for arm in arms}
+        for arm, seed in sorted(summaries):
+            values[arm][seed] = summaries[arm, seed][key]["mean"]
+        spreads = {arm: spread_of(found.values()) for arm, found in values.items()}
+        means = [spread["mean"] for spread in spreads.values() if spread["mean"] is not None]
+        best = (max if metric["higher_is_better"] else min)(means, default=None)
+        for row in rows:
+            arm = row["arm"]
+            entries = [summaries[arm, seed][key] for seed in values[arm]]
+            row["metrics"][key] = {
+                "values": {str(seed): _plain(value) for seed, value in values[arm].items()},
+                "spread": spreads[arm],
+                "scored": sum(int(entry["n"]) for entry in entries),
+                "undefined": sum(int(entry["undefined"]) for entry in entries),
+                "best": len(arms) > 1 and best is not None and spreads[arm]["mean"] == best,
+                "delta": None
+                if reference is None or arm == reference
+                else spread_of(differences(values[arm], values[reference]).values()),
             }
-            for row in table.rows
-        ],
+    return {
+        "images": next(iter(images.values())),
+        "seeds": sorted({seed for _, seed in summaries}),
+        "reference": reference,
+        "columns": list(columns),
+        "rows": rows,
     }
 
 
-def from_json(value: Mapping[str, Any]) -> Table:
-    """What `to_json` gave."""
-    return Table(
-        columns=tuple(Column(**column) for column in value["columns"]),
-        rows=tuple(
-            Row(row["arm"], row["label"], {key: _read_cell(cell) for key, cell in row["metrics"].items()})
-            for row in value["rows"]
-        ),
-        seeds=tuple(value["seeds"]),
-        reference=value["reference"],
-        images=value["images"],
-    )
+def spread_of(values: Iterable[float]) -> Spread:
+    """Summarise the values that are defined."""
+    found = aggregate(list(values))
+    return {"mean": _plain(found.mean), "sd": _plain(found.sd), "count": found.n}
 
 
-def to_rows(table: Table) -> list[list[str]]:
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# --- the table as text --------------------------------------------------------------------------------------
+
+
+def spread_text(spread: Spread | None, signed: bool = False) -> str:
+    """`71.25 ± 1.10`, without the second part where there is no spread; `–` if undefined."""
+    if spread is None or spread["mean"] is None:
+        return _NONE
+    number = f"{spread['mean']:+z.2f}" if signed else f"{spread['mean']:.2f}"
+    return (number if spread["sd"] is None else f"{number} ± {spread['sd']:.2f}").replace("-", "−")
+
+
+def _heading(metric: Column) -> str:
+    """Label with unit and an arrow towards better values."""
+    return f"{metric['label']} {'↑' if metric['higher_is_better'] else '↓'} ({metric['unit']})"
+
+
+def to_rows(table: Table, columns: Sequence[Column]) -> list[list[str]]:
     """Heading and rows as texts, for a terminal; the best mean of a column carries a star.
 
     The last column is the difference to the reference in the last metric, if there is a reference.
     """
-    last = table.columns[-1]
-    delta = table.reference is not None
-    heading = ["arm", *(column.heading for column in table.columns)]
-    lines = [heading + ([f"Δ {last.label}"] if delta else [])]
-    for row in table.rows:
-        cells = [row.cells[column.key] for column in table.columns]
-        texts = [row.label, *(cell.spread.text() + (" *" if cell.best else "") for cell in cells)]
-        lines.append(texts + ([_delta_text(cells[-1])] if delta else []))
-    return lines
+    last = columns[-1]
+    lines = [["arm", *map(_heading, columns), f"Δ {last['label']}"]]
+    for row in table["rows"]:
+        cells = [row["metrics"][metric["key"]] for metric in columns]
+        texts = [spread_text(cell["spread"]) + (" *" if cell["best"] else "") for cell in cells]
+        lines.append([row["label"], *texts, spread_text(cells[-1]["delta"], signed=True)])
+    return lines if table["reference"] is not None else [line[:-1] for line in lines]
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: Table, columns: Sequence[Column]) -> str:
     """Two Markdown tables: the values with the best in bold, and the differences to the reference."""
-    heading = ["", *(column.heading for column in table.columns)]
-    values = [[row.label, *(_bold(row.cells[c.key]) for c in table.columns)] for row in table.rows]
-    parts = [_markdown_table(heading, values)]
-    if table.reference is not None:
-        heading[0] = f"minus {label_of(table.reference)}"
-        others = [row for row in table.rows if row.arm != table.reference]
-        deltas = [[row.label, *(_delta_text(row.cells[c.key]) for c in table.columns)] for row in others]
-        parts.append(_markdown_table(heading, deltas))
+    headings, rule = [*map(_heading, columns)], ["---", *["---:"] * len(columns)]
+    values, deltas = [["", *headings], rule], []
+    if table["reference"] is not None:
+        deltas = [[f"minus {label_of(table['reference'])}", *headings], rule]
+    for row in table["rows"]:
+        cells = [row["metrics"][metric["key"]] for metric in columns]
+        texts = [spread_text(cell["spread"]) for cell in cells]
+        bold = [f"**{text}**" if cell["best"] else text for cell, text in zip(cells, texts, strict=True)]
+        values.append([row["label"], *bold])
+        if table["reference"] not in (None, row["arm"]):
+            deltas.append([row["label"], *(spread_text(cell["delta"], signed=True) for cell in cells)])
+    parts = ["".join(f"| {' | '.join(line)} |\n" for line in part) for part in (values, deltas) if part]
     return "\n".join(parts)
 
 
-def _bold(cell: Cell) -> str:
-    return f"**{cell.spread.text()}**" if cell.best else cell.spread.text()
+# --- scores of images and groups ----------------------------------------------------------------------------
 
 
-def _delta_text(cell: Cell) -> str:
-    return _NONE if cell.delta is None else cell.delta.text(signed=True)
+def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, float]:
+    """Read one metric of a scores.csv: image id to value, NaN where undefined.
+
+    Args:
+        path: the file.
+        metric: a column of it.
+        ids: images that it must have, and no others.
+
+    Raises:
+        DataError: the file is missing or damaged, or is about other images.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            scores = {row["id"]: float(row[metric]) for row in csv.DictReader(file)}
+    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
+        raise DataError(
+            f"{path} is not a table of scores with the columns id and {metric} ({error!r}). {_ADVICE}"
+        ) from error
+    if odd := sorted(scores.keys() ^ set(ids)):
+        raise DataError(
+            f"{path} has scores of {len(scores)} images, expected those of the {len(ids)} test images; "
+            f"{len(odd)} differ, {odd[0]} among them. {_ADVICE}"
+        )
+    return scores
 
 
-def _markdown_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(heading) - 1)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [heading, rule, *rows])
+def group_means(scores: Mapping[str, float], group_of: Mapping[str, str]) -> dict[str, float]:
+    """Group to the mean over its images, of the defined values; NaN if there is none.
+
+    Args:
+        scores: image id to value.
+        group_of: image id to group; images it does not name are left out.
+    """
+    values: dict[str, list[float]] = defaultdict(list)
+    for name, value in scores.items():
+        if name in group_of:
+            values[group_of[name]].append(value)
+    return {group: aggregate(found).mean for group, found in values.items()}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 (JSON values)
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def by_group(scores: Mapping[Run, Mapping[str, float]], group_of: Mapping[str, str]) -> Groups:
+    """Arm to group to seed to the mean over the group's images."""
+    result: dict[str, dict[str, dict[int, float]]] = {}
+    for (arm, seed), values in sorted(scores.items()):
+        for group, mean in group_means(values, group_of).items():
+            result.setdefault(arm, {}).setdefault(group, {})[seed] = mean
+    return result
 
 
-def _read_cell(cell: Mapping[str, Any]) -> Cell:
-    delta = cell["delta"]
-    return Cell(
-        values={int(seed): _number(value) for seed, value in cell["values"].items()},
-        spread=_read_spread(cell["spread"]),
-        scored=cell["scored"],
-        undefined=cell["undefined"],
-        best=cell["best"],
-        delta=None if delta is None else _read_spread(delta),
-    )
+def seed_means(groups: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    """Group to the mean over its seeds; NaN if none is defined."""
+    return {group: aggregate(list(values.values())).mean for group, values in groups.items()}
 
 
-def _read_spread(value: Mapping[str, Any]) -> Spread:
-    return Spread(_number(value["mean"]), value["sd"], value["count"])
+def group_gains(groups: Groups, arm: str, reference: str) -> dict[str, dict[int, float]]:
+    """Group to seed to the difference between an arm and the reference, for the seeds that both have."""
+    anchor = groups[reference]
+    return {name: differences(values, anchor[name]) for name, values in groups[arm].items() if name in anchor}
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+def differences(first: Mapping[K, float], second: Mapping[K, float]) -> dict[K, float]:
+    """First minus second, for the keys that both have."""
+    return {name: value - second[name] for name, value in first.items() if name in second}

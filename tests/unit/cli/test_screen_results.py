@@ -4,7 +4,7 @@ import pytest
 
 from mcpmix.cli.screen import show_report
 from mcpmix.core.stage_folder import Artifact
-from mcpmix.report.tables import build_table, region_columns, to_json
+from mcpmix.report.tables import REGION, build_table
 
 
 @pytest.fixture
@@ -12,11 +12,11 @@ def report(tmp_path):
     """Two arms with two seeds; DSC 60 and 62 against 70 and 74."""
 
     def summary(value):
-        return {column.key: {"mean": value, "sd": 1.0, "n": 5, "undefined": 0} for column in region_columns()}
+        return {column["key"]: {"mean": value, "n": 5, "undefined": 0} for column in REGION}
 
     scores = {("full-sup", 0): 60.0, ("full-sup", 1): 62.0, ("mcpmix-rla", 0): 70.0, ("mcpmix-rla", 1): 74.0}
-    table = build_table({run: summary(value) for run, value in scores.items()}, region_columns())
-    (tmp_path / "table.json").write_text(json.dumps(to_json(table)))
+    table = build_table({run: summary(value) for run, value in scores.items()}, REGION)
+    (tmp_path / "table.json").write_text(json.dumps(table))
     return Artifact(tmp_path, {})
 
 

@@ -8,8 +8,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mcpmix.report.charts import Dots, Line, curve_chart, group_chart
+from mcpmix.report.arms import arms_of
+from mcpmix.report.charts import (
+    curve_chart,
+    curves_of,
+    gate_section,
+    group_chart,
+    group_section,
+    mean_curve,
+    training_section,
+)
 
+FULL, RLA = arms_of(["full-sup", "mcpmix-rla"])
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -18,19 +28,13 @@ def texts(svg):
 
 
 def curves(name="chart", **options):
-    lines = [
-        Line((1, 2, 3), (0.1, 0.2, 0.4), "#2b8bd0"),
-        Line((1, 2, 3), (0.1, 0.3, 0.5), "#2b8bd0", bold=True, marker="o"),
-        Line((1, 3), (0.5, 0.05), None, dashed=True),
-    ]
-    return curve_chart(name, lines, "share s", **options)
+    seeds = [{1: 0.1, 2: 0.2, 3: 0.4}, {1: 0.1, 2: 0.4, 3: 0.6}]
+    return curve_chart(name, [(None, [{1: 0.5, 3: 0.05}]), (FULL, seeds)], "share s", **options)
 
 
 def groups(names=("p1", "p2"), **options):
-    values = [(50.0, 55.0, 60.0)] * len(names)
-    return group_chart(
-        "groups", names, [Dots(values, "#2b8bd0", "o"), Dots(values, "#d9860a", "s")], "DSC", **options
-    )
+    values = {name: {0: 50.0, 1: 60.0} for name in names}
+    return group_chart("groups", names, [(FULL, values), (RLA, values)], "DSC", **options)
 
 
 @pytest.mark.parametrize("svg", [curves(), curves(log=True, mark=2), groups(), groups(zero=True)])
@@ -91,12 +95,91 @@ def test_many_groups_lose_their_names():
 
 @pytest.mark.parametrize(("second", "dots"), [(2.5, 2), (math.nan, 1)])
 def test_undefined_groups_have_no_dot(second, dots):
-    values = [(1.0, 2.0, 3.0), (second, second, second)]
-    svg = group_chart("g", ["a", "b"], [Dots(values, "#2b8bd0", "o")], "DSC")
-    assert len(re.findall(r'<use [^>]*style="fill: #2b8bd0', svg)) == dots
+    svg = group_chart("g", ["a", "b"], [(FULL, {"a": {0: 1.0, 1: 3.0}, "b": {0: second}})], "DSC")
+    assert len(re.findall(rf'<use [^>]*style="fill: {FULL.colour}', svg)) == dots
     assert "nan" not in svg.lower()
 
 
 def test_pyplot_stays_out():
     code = "import sys, mcpmix.report.charts; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_missing_and_undefined_epochs_are_left_out():
+    rows = [
+        {"epoch": 1, "s": 0.35, "discrepancy": math.nan},
+        {"epoch": 2, "discrepancy": 0.5, "validation": {"dsc": 60.0}},
+        {"epoch": 3, "s": 0.3, "discrepancy": math.inf, "validation": None},
+    ]
+    logs = {("mcpmix-rla", 0): rows}
+    assert curves_of(logs, "mcpmix-rla", "s") == [{1: 0.35, 3: 0.3}]
+    assert curves_of(logs, "mcpmix-rla", "discrepancy") == [{2: 0.5}]
+    assert curves_of(logs, "mcpmix-rla", "validation.dsc") == [{2: 60.0}]
+    assert curves_of(logs, "mcpmix-rla", "validation.miou") == []
+
+
+def test_curves_of_an_arm_in_the_order_of_seeds():
+    logs = {
+        ("mcpmix-rla", 2): [{"epoch": 1, "s": 0.2}],
+        ("mcpmix-rla", 1): [{"epoch": 1, "s": 0.1}],
+        ("full-sup", 0): [{"epoch": 1, "loss": 1.0}],
+        ("mcpmix-rla", 10): [],
+    }
+    assert curves_of(logs, "mcpmix-rla", "s") == [{1: 0.1}, {1: 0.2}]
+    assert curves_of(logs, "full-sup", "s") == []
+
+
+def test_the_mean_is_over_epochs_that_all_have():
+    assert mean_curve([{1: 1.0, 2: 2.0, 3: 3.0}, {2: 4.0, 3: 7.0, 4: 9.0}]) == {2: 3.0, 3: 5.0}
+    assert mean_curve([]) == {}
+
+
+def test_groups_are_in_the_order_of_the_reference_with_undefined_ones_last():
+    groups = {
+        "full-sup": {"a": {0: 50.0}, "b": {0: 70.0}, "c": {0: math.nan}},
+        "mcpmix-rla": {"a": {0: 80.0}, "b": {0: 60.0}, "c": {0: 90.0}},
+    }
+    values, gains = group_section([FULL, RLA], groups, "full-sup", "patients", unseen=True).charts
+    places = [values.svg.index(f">{name}<") for name in "bac"]
+    assert places == sorted(places)
+    assert "Full-Sup: lowest 50.0, mean 60.0, highest 70.0." in values.alt
+    assert "+ MCPMix + RLA: lowest -10.0, mean 10.0, highest 30.0." in gains.alt
+    assert "Full-Sup:" not in gains.alt
+    assert len(group_section([FULL], groups, None, "patients", unseen=True).charts) == 1
+
+
+def log(s):
+    rows = [
+        {"epoch": k + 1, "s": value, "s_prior": 0.7 * value, "loss_real": value} for k, value in enumerate(s)
+    ]
+    rows[-1]["validation"] = {"dsc": 60.0}
+    return rows
+
+
+def test_gates_tell_where_they_began_and_ended():
+    logs = {("mcpmix-rla", 0): log([0.35, 0.2, 0.1]), ("mcpmix-rla", 1): log([0.35, 0.3, 0.2])}
+    section = gate_section(RLA, logs, None)
+    assert "after the last epoch: share s from 0.35 to 0.15." in section.text
+    assert [chart.caption for chart in section.charts] == [
+        "Share s of the synthetic image; dashed: its prior."
+    ]
+    assert "share s goes from 0.35 to 0.15, its prior from 0.245 to 0.105" in section.charts[0].alt
+    assert "τ₀" not in section.text
+    for run, rows in logs.items():
+        rows[-1] |= {"tau0": 0.05 + run[1] / 100, "mu": 1.0}
+    assert (
+        "The margin starts at τ₀ = 0.05 to 0.06. Its excess weighs μ = 1. "
+        in gate_section(RLA, logs, None).text
+    )
+
+
+def test_arms_without_learnable_gates_have_no_such_section():
+    logs = {("full-sup", 0): [{"epoch": 1, "loss_real": 1.0, "s": 0.3}]}
+    assert gate_section(FULL, logs, None) is None
+
+
+def test_training_shows_what_was_logged():
+    logs = {("full-sup", 0): log([0.5, 0.3]), ("mcpmix-rla", 0): log([0.4, 0.0])}
+    section = training_section([FULL, RLA], logs, 1)
+    assert len(section.charts) == 2
+    assert "Full-Sup goes from 0.5 to 0.3. + MCPMix + RLA goes from 0.4 to 0." in section.charts[0].alt

@@ -8,19 +8,26 @@ import pytest
 
 from mcpmix.core.errors import DataError
 from mcpmix.report.tables import (
-    Spread,
-    boundary_columns,
+    REGION,
+    all_columns,
     build_table,
-    from_json,
+    by_group,
+    column,
+    differences,
+    group_gains,
+    group_means,
+    read_scores,
     read_summary,
-    region_columns,
-    to_json,
+    seed_means,
+    spread_of,
+    spread_text,
     to_markdown,
     to_rows,
 )
 
-DSC = region_columns()[-1:]
-HD95 = boundary_columns(())[:1]
+DSC = REGION[-1:]
+HD95 = [column("hd95", "HD95")]
+GROUP_OF = {"a1": "a", "a2": "a", "b1": "b"}
 
 
 def summary(n=4, undefined=0, **means):
@@ -28,8 +35,12 @@ def summary(n=4, undefined=0, **means):
 
 
 def dsc_table(values, columns=DSC):
-    key = columns[0].key
+    key = columns[0]["key"]
     return build_table({run: summary(**{key: value}) for run, value in values.items()}, columns)
+
+
+def cells(table, key="dsc"):
+    return {row["arm"]: row["metrics"][key] for row in table["rows"]}
 
 
 THREE = {
@@ -43,90 +54,89 @@ THREE = {
 
 
 def test_mean_and_sample_deviation_over_seeds():
-    cell = dsc_table(THREE).row("full-sup").cells["dsc"]
-    assert cell.values == {0: 70.0, 1: 60.0, 2: 62.0}
-    assert cell.spread.mean == 64
-    assert cell.spread.sd == pytest.approx(statistics.stdev([70, 60, 62]))
-    assert cell.spread.text() == "64.00 ± 5.29"
+    cell = cells(dsc_table(THREE))["full-sup"]
+    assert cell["values"] == {"0": 70.0, "1": 60.0, "2": 62.0}
+    assert cell["spread"]["mean"] == 64
+    assert cell["spread"]["sd"] == pytest.approx(statistics.stdev([70, 60, 62]))
+    assert spread_text(cell["spread"]) == "64.00 ± 5.29"
 
 
 def test_the_difference_is_taken_seed_by_seed():
     """Differences 4, 1, 7: their spread is 3, not that of two independent arms."""
-    delta = dsc_table(THREE).row("mcpmix-rla").cells["dsc"].delta
-    assert (delta.mean, delta.sd, delta.count) == (4.0, 3.0, 3)
-    assert delta.text(signed=True) == "+4.00 ± 3.00"
-    assert dsc_table(THREE).row("full-sup").cells["dsc"].delta is None
+    found = cells(dsc_table(THREE))
+    assert found["mcpmix-rla"]["delta"] == {"mean": 4.0, "sd": 3.0, "count": 3}
+    assert spread_text(found["mcpmix-rla"]["delta"], signed=True) == "+4.00 ± 3.00"
+    assert found["full-sup"]["delta"] is None
 
 
 def test_only_seeds_that_both_have_are_compared():
     table = dsc_table({**THREE, ("mcpmix-rla", 9): 99.0})
-    assert table.row("mcpmix-rla").cells["dsc"].delta.count == 3
-    assert table.seeds == (0, 1, 2, 9)
+    assert cells(table)["mcpmix-rla"]["delta"]["count"] == 3
+    assert table["seeds"] == [0, 1, 2, 9]
 
 
 def test_one_seed_has_no_deviation():
     table = dsc_table({("full-sup", 0): 70.0, ("mcpmix-rla", 0): 68.5})
-    cell = table.row("mcpmix-rla").cells["dsc"]
-    assert cell.spread.sd is None
-    assert cell.delta.sd is None
-    assert "±" not in to_markdown(table)
-    assert to_rows(table)[2] == ["+ MCPMix + RLA", "68.50", "−1.50"]
-    assert to_json(table)["rows"][1]["metrics"]["dsc"]["spread"] == {"mean": 68.5, "sd": None, "count": 1}
+    cell = cells(table)["mcpmix-rla"]
+    assert cell["spread"] == {"mean": 68.5, "sd": None, "count": 1}
+    assert cell["delta"]["sd"] is None
+    assert "±" not in to_markdown(table, DSC)
+    assert to_rows(table, DSC)[2] == ["+ MCPMix + RLA", "68.50", "−1.50"]
 
 
 @pytest.mark.parametrize(("columns", "best"), [(DSC, "mcpmix-rla"), (HD95, "full-sup")])
 def test_the_best_is_the_highest_share_and_the_lowest_distance(columns, best):
-    table = dsc_table(THREE, columns)
-    assert [row.arm for row in table.rows if row.cells[columns[0].key].best] == [best]
+    found = cells(dsc_table(THREE, columns), columns[0]["key"])
+    assert [arm for arm, cell in found.items() if cell["best"]] == [best]
 
 
 def test_ties_are_all_best_and_a_lone_arm_is_not():
     tied = dsc_table({("full-sup", 0): 70.0, ("mcpmix", 0): 70.0, ("mcpmix-rla", 0): math.nan})
-    assert [row.cells["dsc"].best for row in tied.rows] == [True, True, False]
+    assert [cell["best"] for cell in cells(tied).values()] == [True, True, False]
     alone = dsc_table({("full-sup", 0): 70.0})
-    assert not alone.rows[0].cells["dsc"].best
-    assert alone.reference is None
-    assert to_rows(alone) == [["arm", "DSC ↑ (%)"], ["Full-Sup", "70.00"]]
+    assert not cells(alone)["full-sup"]["best"]
+    assert alone["reference"] is None
+    assert to_rows(alone, DSC) == [["arm", "DSC ↑ (%)"], ["Full-Sup", "70.00"]]
 
 
 def test_undefined_values_are_counted_and_shown_as_such():
-    columns = region_columns()[-1:]
     table = build_table(
         {
             ("full-sup", 0): summary(n=3, undefined=1, dsc=50.0),
             ("full-sup", 1): summary(n=4, undefined=0, dsc=60.0),
             ("mcpmix", 0): summary(n=0, undefined=4, dsc=math.nan),
         },
-        columns,
+        DSC,
     )
-    first, second = (row.cells["dsc"] for row in table.rows)
-    assert (first.scored, first.undefined, table.images) == (7, 1, 4)
-    assert second.spread.text() == "–"
-    assert second.delta.text(signed=True) == "–"
-    assert json.loads(json.dumps(to_json(table), allow_nan=False))["rows"][1]["metrics"]["dsc"]["values"] == {
-        "0": None
-    }
+    first, second = cells(table).values()
+    assert (first["scored"], first["undefined"], table["images"]) == (7, 1, 4)
+    assert spread_text(second["spread"]) == "–"
+    assert spread_text(second["delta"], signed=True) == "–"
+    assert second["values"] == {"0": None}
+
+
+def test_a_table_is_plain_json():
+    table = dsc_table({**THREE, ("mcpmix", 0): math.nan})
+    assert json.loads(json.dumps(table, allow_nan=False)) == table
 
 
 def test_columns_are_those_of_the_paper_with_units_and_direction():
-    assert [column.heading for column in region_columns()] == [
-        "mIoU ↑ (%)",
-        "PA ↑ (%)",
-        "Recall ↑ (%)",
-        "Precision ↑ (%)",
-        "DSC ↑ (%)",
-    ]
-    assert [(c.key, c.label, c.unit, c.higher_is_better) for c in boundary_columns((2, 2.5))] == [
+    region, boundary, sides = all_columns((2, 2.5))
+    assert [c["label"] for c in region] == [
+        "mIoU", "PA", "Recall", "Precision", "DSC", "pooled mIoU", "pooled DSC",
+    ]  # fmt: skip
+    assert [tuple(c.values()) for c in boundary] == [
         ("hd95", "HD95", "px", False),
         ("assd", "ASSD", "px", False),
         ("bf1_2", "BF1@2", "%", True),
         ("bf1_2.5", "BF1@2.5", "%", True),
         ("biou", "BIoU", "%", True),
     ]
+    assert [c["key"] for c in sides] == ["bp_2", "br_2", "bp_2.5", "br_2.5"]
 
 
 def test_markdown_by_hand():
-    assert to_markdown(dsc_table(THREE)) == (
+    assert to_markdown(dsc_table(THREE), DSC) == (
         "|  | DSC ↑ (%) |\n| --- | ---: |\n"
         "| Full-Sup | 64.00 ± 5.29 |\n| + MCPMix + RLA | **68.00 ± 6.56** |\n\n"
         "| minus Full-Sup | DSC ↑ (%) |\n| --- | ---: |\n| + MCPMix + RLA | +4.00 ± 3.00 |\n"
@@ -134,22 +144,11 @@ def test_markdown_by_hand():
 
 
 def test_rows_for_a_terminal():
-    assert to_rows(dsc_table(THREE)) == [
+    assert to_rows(dsc_table(THREE), DSC) == [
         ["arm", "DSC ↑ (%)", "Δ DSC"],
         ["Full-Sup", "64.00 ± 5.29", "–"],
         ["+ MCPMix + RLA", "68.00 ± 6.56 *", "+4.00 ± 3.00"],
     ]
-
-
-def test_json_and_back():
-    table = dsc_table(THREE)
-    assert from_json(json.loads(json.dumps(to_json(table)))) == table
-
-
-def test_a_table_of_fewer_columns():
-    columns = (*region_columns()[-2:],)
-    table = build_table({("full-sup", 0): summary(dsc=1.0, precision=2.0)}, columns)
-    assert to_rows(table.select(DSC))[1] == ["Full-Sup", "1.00"]
 
 
 def test_nothing_to_tabulate():
@@ -169,12 +168,17 @@ def test_evaluations_over_different_images_do_not_fit():
         build_table(summaries, DSC)
 
 
-def test_a_summary_is_read_with_its_undefined_numbers(tmp_path):
+def test_a_summary_is_read_with_its_undefined_and_pooled_numbers(tmp_path):
     path = tmp_path / "summary.json"
-    path.write_text('{"dsc": {"mean": NaN, "sd": NaN, "n": 0, "undefined": 3}}', encoding="utf-8")
-    entry = read_summary(path)["dsc"]
-    assert math.isnan(entry["mean"])
-    assert entry["undefined"] == 3
+    path.write_text(
+        '{"dsc": {"mean": NaN, "sd": NaN, "n": 0, "undefined": 3, "pooled": NaN}, '
+        '"miou": {"mean": 50, "sd": 1, "n": 2, "undefined": 1, "pooled": 60}}',
+        encoding="utf-8",
+    )
+    found = read_summary(path)
+    assert math.isnan(found["dsc"]["mean"])
+    assert (found["dsc"]["undefined"], found["pooled_dsc"]["undefined"]) == (3, 3)
+    assert found["pooled_miou"] == {"mean": 60, "n": 3, "undefined": 0}
 
 
 @pytest.mark.parametrize(
@@ -188,5 +192,53 @@ def test_a_damaged_summary_is_named(tmp_path, content):
 
 
 def test_spread_of_nothing():
-    assert Spread.of([]).text() == "–"
-    assert Spread.of([math.nan, 3.0]) == Spread(3.0, None, 1)
+    assert spread_text(spread_of([])) == "–"
+    assert spread_of([math.nan, 3.0]) == {"mean": 3.0, "sd": None, "count": 1}
+
+
+def test_scores_are_read_with_nan(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("id,miou,dsc\na1,1,2.5\nb1,3,nan\n", encoding="utf-8")
+    scores = read_scores(path, "dsc", ["b1", "a1"])
+    assert scores["a1"] == 2.5
+    assert math.isnan(scores["b1"])
+
+
+@pytest.mark.parametrize("content", ["id,miou\na1,1\n", "id,dsc\na1,high\n", "id,dsc\na1\n"])
+def test_damaged_scores_are_named(tmp_path, content):
+    path = tmp_path / "scores.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=r"scores\.csv is not a table of scores.*id and dsc.*evaluate again"):
+        read_scores(path, "dsc", ["a1"])
+
+
+def test_scores_of_other_images_are_refused(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("id,dsc\na1,1\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match="scores of 1 images, expected those of the 2 test images; 1 differ, a2"
+    ):
+        read_scores(path, "dsc", ["a1", "a2"])
+
+
+def test_group_means_leave_out_undefined_values():
+    means = group_means({"a1": 10.0, "a2": math.nan, "b1": math.nan, "z": 1.0}, GROUP_OF)
+    assert means["a"] == 10.0
+    assert math.isnan(means["b"])
+    assert means.keys() == {"a", "b"}
+
+
+def test_gains_pair_equal_seeds():
+    scores = {
+        ("full-sup", 0): {"a1": 10.0, "a2": 20.0, "b1": 1.0},
+        ("full-sup", 1): {"a1": 30.0, "a2": 30.0, "b1": 2.0},
+        ("mcpmix", 1): {"a1": 40.0, "a2": 44.0, "b1": 0.0},
+    }
+    groups = by_group(scores, GROUP_OF)
+    assert groups["full-sup"] == {"a": {0: 15.0, 1: 30.0}, "b": {0: 1.0, 1: 2.0}}
+    assert group_gains(groups, "mcpmix", "full-sup") == {"a": {1: 12.0}, "b": {1: -2.0}}
+    assert seed_means(groups["full-sup"]) == {"a": 22.5, "b": 1.5}
+
+
+def test_differences_of_common_names():
+    assert differences({"a": 3.0, "b": 1.0}, {"a": 1.0, "c": 5.0}) == {"a": 2.0}
