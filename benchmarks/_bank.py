@@ -8,14 +8,14 @@ import numpy as np
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_image
 from mcpmix.generator.admission import tally
-from mcpmix.generator.ledger import LEDGER, parse
+from mcpmix.generator.ledger import read_rows
 
 Row = dict[str, Any]
 
 
 def ledger_rows(pairs: Artifact) -> list[Row]:
     """All tries."""
-    return parse(pairs / LEDGER, (pairs / LEDGER).read_bytes())
+    return read_rows(pairs.folder)
 
 
 def tries(rows: list[Row], judge: Artifact) -> Row:

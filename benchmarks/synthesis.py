@@ -41,12 +41,12 @@ from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.generator.bank import make_filled
 from mcpmix.generator.conditions import read_depths, swapped_conditions
 from mcpmix.generator.copies import CopyCheck
-from mcpmix.generator.counterparts import CounterpartMaker, Request, build_maker
+from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.judge import dice_of, load_judge
 from mcpmix.generator.quality import kid
+from mcpmix.generator.workers import Request, make_filled
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
 from mcpmix.run import run
@@ -84,8 +84,8 @@ class Bench:
     def maker(self, generator: Artifact | None = None, config: Config | None = None) -> CounterpartMaker:
         """Makes counterparts with the run's generator, or with another one on the same images."""
         depths = read_depths(self.depth.folder, self.train.ids)
-        control = (generator or self.generator) / "controlnet"
-        return build_maker(config or self.config, control, self.train, depths, self.device)
+        folder = (generator or self.generator).folder
+        return build_maker(config or self.config, folder, self.train, depths, self.device)
 
     def requests(self, replicas: int) -> list[Request]:
         """All masks, `replicas` seeds each."""

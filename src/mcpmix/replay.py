@@ -11,10 +11,11 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import INDEX, DatasetIndex
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import Pixels, make_filled, place_of, write_synthetic
+from mcpmix.generator.bank import place_of, write_synthetic
 from mcpmix.generator.conditions import read_depths
-from mcpmix.generator.counterparts import Request, build_maker
+from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.ledger import read_rows
+from mcpmix.generator.workers import Pixels, Request, make_filled
 from mcpmix.run import run
 
 
@@ -66,7 +67,7 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
         )
     arrays = load_arrays(chosen, config.data.size)
     depths = read_depths(made.depth.folder, arrays.ids)
-    maker = build_maker(config, made.generator / "controlnet", arrays, depths, made.runtime.device)
+    maker = build_maker(config, made.generator.folder, arrays, depths, made.runtime.device)
     attempt = _admitted_try(config.folder / "pairs", name, replica)
     request = Request(0, replica + (attempt or 0) * config.synthesis.replicas)
     image = make_filled(maker, [request], config.synthesis.batch_size)[0]

@@ -76,7 +76,7 @@ def share_apart(one, other):
     """Share of weights further apart than a hundredth of what Adam moves them in a step.
 
     Not their largest distance: where a gradient is zero up to rounding, Adam takes a step in a direction that
-    rounding decides. In double precision all weights agree (tests/unit/stages/test_finetune_steps.py).
+    rounding decides. In double precision all weights agree (tests/unit/generator/test_finetune_trainer.py).
     """
     distances = [
         (one[name][layer] - value).abs().flatten() for name in other for layer, value in other[name].items()

@@ -1,36 +1,29 @@
-"""Blank, black or burnt-out images, measured against the real ones."""
+"""Which counterparts come into the bank: well aligned, not a copy, and exposed like real images."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.copies import CopyCheck, CopyLimits, Distances
+from mcpmix.generator.copies import CopyCheck, CopyLimits
 from mcpmix.generator.judge import Judge
 from mcpmix.generator.ledger import Row
 
-Floats = npt.NDArray[np.float64]
 Pixels = npt.NDArray[np.uint8]
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 _WHITE = 250 / 255  # brighter counts as burnt out
 _MORE_CLIPPED = 0.2  # share of pixels that may be burnt out beyond what real images have, at tolerance 1
+_DIGITS = 6  # of scores in the ledger
 
 
-@dataclass(frozen=True)
-class Exposure:
-    """How an image is exposed.
-
-    Attributes:
-        mean: mean grey, 0 to 1.
-        spread: standard deviation of grey; 0 is a blank image.
-        clipped: share of burnt-out pixels.
-    """
+class Exposure(NamedTuple):
+    """Mean grey of an image, its standard deviation (0: blank), and the share of burnt-out pixels."""
 
     mean: float
     spread: float
@@ -46,14 +39,7 @@ def expose(images: Pixels) -> list[Exposure]:
 
 @dataclass(frozen=True)
 class ExposureLimits:
-    """What an image may look like.
-
-    Attributes:
-        darkest: lowest mean grey.
-        brightest: highest mean grey.
-        flattest: lowest spread.
-        clipped: highest share of burnt-out pixels.
-    """
+    """Lowest and highest mean grey, lowest spread, highest share of burnt-out pixels."""
 
     darkest: float
     brightest: float
@@ -69,14 +55,12 @@ class ExposureLimits:
             tolerance: how far beyond the extremes of the real images, 0 to 1. 0: no further than they go; 1:
                 everything. At 0.5 half the mean or spread of the darkest or flattest real image is allowed.
         """
-        real = expose(images)
-        low = min(item.mean for item in real)
-        high = max(item.mean for item in real)
+        means, spreads, clipped = zip(*expose(images), strict=True)
         return cls(
-            darkest=low * (1 - tolerance),
-            brightest=1 - (1 - high) * (1 - tolerance),
-            flattest=min(item.spread for item in real) * (1 - tolerance),
-            clipped=max(item.clipped for item in real) + _MORE_CLIPPED * tolerance,
+            darkest=min(means) * (1 - tolerance),
+            brightest=1 - (1 - max(means)) * (1 - tolerance),
+            flattest=min(spreads) * (1 - tolerance),
+            clipped=max(clipped) + _MORE_CLIPPED * tolerance,
         )
 
     def problem(self, exposure: Exposure) -> str:
@@ -89,37 +73,10 @@ class ExposureLimits:
             return "too bright"
         return "burnt out" if exposure.clipped > self.clipped else ""
 
-    def as_json(self) -> dict[str, float]:
-        """The limits by name."""
-        return asdict(self)
-
-
-_DIGITS = 6  # of scores in the ledger
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What an image has to reach.
-
-    Attributes:
-        alignment: lowest Dice of the judge's mask against the true one.
-        copy: lowest distances to any training image (see CopyCheck).
-        exposure: limits of brightness and contrast.
-    """
-
-    alignment: float
-    copy: CopyLimits
-    exposure: ExposureLimits
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was measured on one image, and why it is rejected.
-
-    Attributes:
-        scores: by name, as they go to the ledger.
-        reasons: empty: admitted.
-    """
+    """What was measured on one image, as it goes to the ledger, and why it is rejected, if it is."""
 
     scores: dict[str, float | str | None]
     reasons: tuple[str, ...] = ()
@@ -135,69 +92,57 @@ class Admission:
 
     Args:
         judge: says whether the lesion is under its mask.
-        copies: distances in phi.
+        copies: distances to real images.
         arrays: the training images and masks that requests refer to.
         groups: the group of each.
-        thresholds: what an image has to reach.
+        alignment: lowest Dice of the judge's mask against the true one.
+        copy: lowest distances to any training image.
+        exposure: limits of brightness and contrast.
     """
 
     def __init__(
-        self, judge: Judge, copies: CopyCheck, arrays: Arrays, groups: Sequence[str], thresholds: Thresholds
+        self,
+        judge: Judge,
+        copies: CopyCheck,
+        arrays: Arrays,
+        groups: Sequence[str],
+        *,
+        alignment: float,
+        copy: CopyLimits,
+        exposure: ExposureLimits,
     ) -> None:
-        self.judge, self.copies, self.arrays = judge, copies, arrays
-        self.groups = tuple(groups)
-        self.thresholds = thresholds
+        self.judge, self.copies, self.arrays, self.groups = judge, copies, arrays, tuple(groups)
+        self.alignment, self.copy, self.exposure = alignment, copy, exposure
 
-    def thresholds_as_json(self) -> dict[str, Any]:
-        """The thresholds by name, with what those of copies mean."""
-        limits = self.thresholds
+    def thresholds(self) -> dict[str, Any]:
+        """All limits by name, with what those of copies mean."""
         return {
-            "alignment": limits.alignment,
-            "copy": self.copies.as_json(limits.copy),
-            "exposure": limits.exposure.as_json(),
+            "alignment": self.alignment,
+            "copy": self.copies.as_json(self.copy),
+            "exposure": asdict(self.exposure),
         }
 
     def unjudgeable(self) -> list[str]:
         """Ids of real training images in which the judge itself does not reach the threshold."""
-        real = self.judge.real
-        return [name for name in self.arrays.ids if real.get(name, 1.0) < self.thresholds.alignment]
+        return [name for name in self.arrays.ids if self.judge.real.get(name, 1.0) < self.alignment]
 
     def assess(self, images: Pixels, sources: Sequence[int]) -> list[Verdict]:
-        """A verdict on each image.
-
-        Args:
-            images: B,S,S,3 uint8.
-            sources: the place of each image's source (and mask) in the training images.
-        """
-        masks = self.arrays.masks[list(sources)]
-        groups = [self.groups[place] for place in sources]
-        alignment, contrast = self.judge.scores(images, masks, groups)
+        """A verdict on each of B,S,S,3 uint8 images; `sources` are the places of their training images."""
+        masks, groups = self.arrays.masks[list(sources)], [self.groups[place] for place in sources]
+        alignments, contrasts = self.judge.scores(images, masks, groups)
         distances = self.copies.measure(self.copies.features(images), images, sources)
-        measured = zip(alignment, contrast, distances, expose(images), strict=True)
-        return [self._verdict(float(a), float(c), d, e) for a, c, d, e in measured]
-
-    def _verdict(
-        self, alignment: float, contrast: float, distances: Distances, exposure: Exposure
-    ) -> Verdict:
-        reasons = [self.thresholds.exposure.problem(exposure)]
-        if alignment < self.thresholds.alignment:
-            reasons.append(f"alignment: {alignment:.2f} < {self.thresholds.alignment:.2f}")
-        reasons += self.thresholds.copy.problems(distances)
-        scores: dict[str, float | str | None] = {
-            "alignment": _rounded(alignment),
-            "contrast": _rounded(contrast),
-            "distance_source": _rounded(distances.source),
-            "distance_train": _rounded(distances.train),
-            "nearest_train": distances.nearest,
-            "distance_held_out": _rounded(distances.held_out),
-            "picture_source": _rounded(distances.picture_source),
-            "picture_train": _rounded(distances.picture_train),
-            "alike_train": distances.alike,
-            "mean": _rounded(exposure.mean),
-            "spread": _rounded(exposure.spread),
-            "clipped": _rounded(exposure.clipped),
-        }
-        return Verdict(scores, tuple(reason for reason in reasons if reason))
+        verdicts = []
+        for alignment, contrast, near, light in zip(
+            alignments, contrasts, distances, expose(images), strict=True
+        ):
+            reasons = [self.exposure.problem(light)]
+            if alignment < self.alignment:
+                reasons.append(f"alignment: {alignment:.2f} < {self.alignment:.2f}")
+            reasons += self.copy.problems(near)
+            scores = {"alignment": float(alignment), "contrast": float(contrast), **near, **light._asdict()}
+            kept = {name: _for_json(value) for name, value in scores.items()}
+            verdicts.append(Verdict(kept, tuple(reason for reason in reasons if reason)))
+        return verdicts
 
 
 def kind_of(reason: str) -> str:
@@ -211,6 +156,8 @@ def tally(rows: Iterable[Row]) -> dict[str, int]:
     return dict(sorted(kinds.items()))
 
 
-def _rounded(value: float) -> float | None:
-    """For JSON, which has no NaN."""
+def _for_json(value: float | str) -> float | str | None:
+    """Rounded; None for NaN, which JSON does not have."""
+    if isinstance(value, str):
+        return value
     return round(value, _DIGITS) if math.isfinite(value) else None

@@ -17,24 +17,23 @@ _NOTHING = 1e-6
 
 
 def write_depth(path: Path, depth: np.ndarray) -> None:
-    """H,W depth in [0, 1], near = 1, as a 16-bit PNG, whole or not at all."""
+    """Write H,W depth in [0, 1], near = 1, as a 16-bit PNG, whole or not at all."""
     write_png(path, np.round(depth * 65535).astype(np.uint16))
 
 
-def read_depth(path: Path) -> np.ndarray:
-    """H,W float32 depth in [0, 1]; the counterpart of `write_depth`."""
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image, dtype=np.float32) / 65535
-    except OSError as error:
-        raise DataError(
-            f"Cannot read the depth map {path}: {error}. Delete the depth folder to redo it."
-        ) from error
-
-
 def read_depths(folder: Path, ids: Sequence[str]) -> np.ndarray:
-    """N,H,W float32 depth maps of the given samples."""
-    return np.stack([read_depth(folder / f"{name}.png") for name in ids])
+    """N,H,W float32 depth maps in [0, 1] of the samples with these ids."""
+    maps = []
+    for name in ids:
+        path = folder / f"{name}.png"
+        try:
+            with Image.open(path) as image:
+                maps.append(np.asarray(image, dtype=np.float32) / 65535)
+        except OSError as error:
+            raise DataError(
+                f"Cannot read the depth map {path}: {error}. Delete the depth folder to redo it."
+            ) from error
+    return np.stack(maps)
 
 
 def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tensor:
@@ -59,17 +58,10 @@ def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tenso
 def swapped_conditions(
     own: Tensor, other: Tensor, depths: Tensor, use: str, under_mask: str
 ) -> tuple[Tensor, Tensor]:
-    """Two conditions B,2,H,W that differ in the mask alone: where depth is filled, it is so under both masks.
+    """Conditions B,2,H,W of two sets of masks, with the same depth; arguments as for `condition`.
 
-    Filled under one mask each, depths would differ just where the masks do, and a generator that sees nothing
-    but depth would seem to follow the mask.
-
-    Args:
-        own: B,H,W masks of one.
-        other: those of the other.
-        depths: B,H,W, the same for both.
-        use: as `condition`.
-        under_mask: as `condition`.
+    Depth is filled under both masks. Filled under one mask each, depths would differ just where the masks do,
+    and a generator that sees nothing but depth would seem to follow the mask.
     """
     if under_mask == "fill" and use != "depth":
         depths = fill_depth(depths, torch.maximum(own, other))
@@ -81,10 +73,6 @@ def fill_depth(depths: Tensor, masks: Tensor) -> Tensor:
 
     The depth of a real image shows its lesion. A generator that sees it there need not look at the mask, and
     paints the old lesion under a new mask.
-
-    Args:
-        depths: B,H,W.
-        masks: B,H,W in {0, 1}.
     """
     margin = max(1, round(_MARGIN * depths.shape[-1]))
     hole = F.max_pool2d(masks[:, None].to(depths.dtype), 2 * margin + 1, stride=1, padding=margin)
@@ -96,7 +84,7 @@ def fill_depth(depths: Tensor, masks: Tensor) -> Tensor:
 def _continued(values: Tensor, known: Tensor) -> Tensor:
     """Fill B,1,H,W from ever coarser means of what is known; `values` are 0 where nothing is.
 
-    Down to one pixel in any case: what an image looks like must not depend on the others of its batch.
+    Down to one pixel in any case: an image must not depend on the others of its batch.
     """
     height, width = values.shape[-2:]
     if height == width == 1:

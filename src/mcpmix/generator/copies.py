@@ -7,7 +7,8 @@ pictures, 16 x 16 means of each channel, centred and brought to one length, so t
 correlation of r: 0 for the same picture whatever its brightness, contrast and sharpness, 1.4 for unrelated
 ones. A training image may be copied turned or mirrored, as fine-tuning shows it; the nearest view counts.
 
-How near a copy is, is read from the real images, for each distance apart (see `Calibration`).
+How near a copy is, is read from the real images, for each distance apart (see `Calibration`). The hashes of
+data/likeness would not do: they find the same photograph in another file, which a generator never draws.
 """
 
 from collections.abc import Sequence
@@ -35,29 +36,6 @@ _MISTAKEN = 0.01  # share of images of other groups that may pass for copies
 _SIDE = 16  # of coarse pictures
 _FLAT = 2 / 255  # spread below which a coarse picture counts as flat: noise is not blown up to a picture
 _BATCH = 16
-
-
-@dataclass(frozen=True)
-class Distances:
-    """Distances of one synthetic image.
-
-    Attributes:
-        source: in features, to the image under whose mask it was made.
-        train: to the nearest other training image.
-        nearest: id of that image.
-        held_out: to the nearest validation image; NaN if there is none.
-        picture_source: of the pictures, to the image under whose mask it was made, in any of its eight views.
-        picture_train: to the most alike other training image.
-        alike: id of that image.
-    """
-
-    source: float
-    train: float
-    nearest: str
-    held_out: float
-    picture_source: float
-    picture_train: float
-    alike: str
 
 
 @dataclass(frozen=True)
@@ -103,18 +81,18 @@ class CopyLimits:
     features: float
     picture: float
 
-    def problems(self, distances: Distances) -> list[str]:
-        """Why an image counts as a copy; empty: it is none."""
+    def problems(self, distances: dict[str, float | str]) -> list[str]:
+        """Why an image with distances from `CopyCheck.measure` counts as a copy; empty: it does not."""
         compared = (
-            ("its source", "features", distances.source, self.features),
-            (distances.nearest, "features", distances.train, self.features),
-            ("its source", "picture", distances.picture_source, self.picture),
-            (distances.alike, "picture", distances.picture_train, self.picture),
+            ("its source", "features", "distance_source", self.features),
+            (distances["nearest_train"], "features", "distance_train", self.features),
+            ("its source", "picture", "picture_source", self.picture),
+            (distances["alike_train"], "picture", "picture_train", self.picture),
         )
         return [
-            f"copy: {kind} of {whose} at {distance:.3f} < {limit:.3f}"
-            for whose, kind, distance, limit in compared
-            if distance < limit
+            f"copy: {kind} of {whose} at {distances[name]:.3f} < {limit:.3f}"
+            for whose, kind, name, limit in compared
+            if float(distances[name]) < limit
         ]
 
 
@@ -142,19 +120,21 @@ class CopyCheck:
     ) -> None:
         self.phi, self.device = phi.to(device), torch.device(device)
         self.ids = train.ids
-        self.train = self.features(train.images)
-        self.train_pictures = pictures(train.images)
+        self.train, self.train_pictures = self.features(train.images), pictures(train.images)
         self.held_out = self.features(held_out.images) if len(held_out) else None
         apart = np.asarray(groups)[:, None] != np.asarray(groups)[None]
         between = _distances(self.train, self.train)
-        self.unit = _between_groups(between, apart)
-        twins, twin_pictures = self._twin_distances(train, seed)
-        unseen = self._unseen(held_out)
-        self.calibration = Calibration(
-            twins, np.concatenate([_strangers(between / self.unit, apart), unseen[0]])
-        )
-        others = _strangers(self._picture_distances(self.train_pictures), apart)
-        self.picture_calibration = Calibration(twin_pictures, np.concatenate([others, unseen[1]]))
+        # One group only: the mean over all images. Identical images: any unit will do.
+        counted = apart if apart.any() else ~np.eye(len(apart), dtype=bool)
+        self.unit = (float(between[counted].mean()) if counted.any() else 0.0) or 1.0
+        near, alike = self._twin_distances(train, seed)
+        far = [_to_another_group(between / self.unit, apart)]
+        unlike = [_to_another_group(self._picture_distances(self.train_pictures), apart)]
+        if self.held_out is not None:
+            far.append(_distances(self.held_out, self.train).min(axis=1) / self.unit)
+            unlike.append(self._picture_distances(pictures(held_out.images)).min(axis=1))
+        self.calibration = Calibration(near, np.concatenate(far))
+        self.picture_calibration = Calibration(alike, np.concatenate(unlike))
 
     def limits(self, quantile: float, strength: float) -> CopyLimits:
         """The distances below which an image counts as a copy; arguments as for `Calibration.limit`."""
@@ -171,35 +151,43 @@ class CopyCheck:
 
     def features(self, images: Pixels) -> Floats:
         """N,F features of N,S,S,3 uint8 images."""
-        return np.concatenate([self._run(as_images(part)) for part in _chunks(images)])
+        return np.concatenate([self._run(part) for part in _tensors(images)])
 
-    def measure(self, features: Floats, images: Pixels, sources: Sequence[int]) -> list[Distances]:
-        """Distances of B synthetic images.
+    def measure(
+        self, features: Floats, images: Pixels, sources: Sequence[int]
+    ) -> list[dict[str, float | str]]:
+        """Distances of B synthetic images, with the names that they have in the ledger.
 
         Args:
             features: B,F, from `features`.
             images: B,S,S,3 uint8.
             sources: the place of each image's source in the training images.
+
+        Returns:
+            For each image: in features `distance_source`, `distance_train` to the nearest other training
+            image, which is `nearest_train`, and `distance_held_out` to the nearest validation image (NaN if
+            there is none); of pictures `picture_source` and `picture_train`, whose image is `alike_train`.
         """
         to_train = _distances(features, self.train) / self.unit
         to_pictures = self._picture_distances(pictures(images))
-        if self.held_out is None:
-            to_held_out = np.full(len(features), np.nan)
-        else:
+        to_held_out = np.full(len(features), np.nan)
+        if self.held_out is not None:
             to_held_out = _distances(features, self.held_out).min(axis=1) / self.unit
-        results = []
+        results: list[dict[str, float | str]] = []
         for row, picture, source, unseen in zip(to_train, to_pictures, sources, to_held_out, strict=True):
-            nearest, alike = _nearest_other(row, source), _nearest_other(picture, source)
+            other = np.arange(len(row)) == source
+            nearest = int(np.where(other, np.inf, row).argmin())
+            alike = int(np.where(other, np.inf, picture).argmin())
             results.append(
-                Distances(
-                    source=float(row[source]),
-                    train=float(row[nearest]),
-                    nearest=self.ids[nearest],
-                    held_out=float(unseen),
-                    picture_source=float(picture[source]),
-                    picture_train=float(picture[alike]),
-                    alike=self.ids[alike],
-                )
+                {
+                    "distance_source": float(row[source]),
+                    "distance_train": float(row[nearest]),
+                    "nearest_train": self.ids[nearest],
+                    "distance_held_out": float(unseen),
+                    "picture_source": float(picture[source]),
+                    "picture_train": float(picture[alike]),
+                    "alike_train": self.ids[alike],
+                }
             )
         return results
 
@@ -211,28 +199,23 @@ class CopyCheck:
         return float(_distances(features, features)[upper].mean() / self.unit)
 
     def _picture_distances(self, coarse: Floats) -> Floats:
-        """B,N distances of B coarse pictures to the training images, each in its nearest view."""
-        views = (_distances(view, self.train_pictures) for view in _views(coarse))
-        nearest = next(views)
-        for distances in views:
-            np.minimum(nearest, distances, out=nearest)
+        """B,N distances of B coarse pictures to the training images, each in its nearest of eight views."""
+        squares = coarse.reshape(len(coarse), -1, _SIDE, _SIDE)
+        nearest = np.full((len(coarse), len(self.train_pictures)), np.inf)
+        for quarter in range(4):
+            turned = np.rot90(squares, quarter, (2, 3))
+            for view in (turned, turned[..., ::-1]):
+                distances = _distances(view.reshape(len(coarse), -1), self.train_pictures)
+                np.minimum(nearest, distances, out=nearest)
         return nearest
-
-    def _unseen(self, held_out: Arrays) -> tuple[Floats, Floats]:
-        """Distance of each held-out image to the nearest training image: features, pictures."""
-        if self.held_out is None:
-            return np.zeros(0), np.zeros(0)
-        alike = self._picture_distances(pictures(held_out.images)).min(axis=1)
-        return _distances(self.held_out, self.train).min(axis=1) / self.unit, alike
 
     def _twin_distances(self, train: Arrays, seed: int) -> tuple[Floats, Floats]:
         """Distances between all near-duplicates and their originals: features, pictures."""
         near, alike = [], []
         for twin in range(_TWINS):
-            for start in range(0, len(train), _BATCH):
-                rows = slice(start, min(start + _BATCH, len(train)))
-                rng = torch_rng("twins", seed, twin, start)
-                copies = near_duplicates(as_images(train.images[rows]), rng)
+            for number, images in enumerate(_tensors(train.images)):
+                rows = slice(number * _BATCH, number * _BATCH + len(images))
+                copies = near_duplicates(images, torch_rng("twins", seed, twin, rows.start))
                 near.append(np.linalg.norm(self._run(copies) - self.train[rows], axis=1) / self.unit)
                 alike.append(np.linalg.norm(_coarse(copies) - self.train_pictures[rows], axis=1))
         return np.concatenate(near), np.concatenate(alike)
@@ -254,7 +237,7 @@ def near_duplicates(images: Tensor, rng: torch.Generator) -> Tensor:
 
 def pictures(images: Pixels) -> Floats:
     """N,P coarse pictures of N,S,S,3 uint8 images, each of length 1, or shorter where it is flat."""
-    return np.concatenate([_coarse(as_images(part)) for part in _chunks(images)])
+    return np.concatenate([_coarse(part) for part in _tensors(images)])
 
 
 def _coarse(images: Tensor) -> Floats:
@@ -266,15 +249,9 @@ def _coarse(images: Tensor) -> Floats:
     return coarse
 
 
-def _views(coarse: Floats) -> list[Floats]:
-    """Coarse pictures in the eight symmetries of the square."""
-    squares = coarse.reshape(len(coarse), -1, _SIDE, _SIDE)
-    turned = [np.rot90(squares, quarter, (2, 3)) for quarter in range(4)]
-    return [view.reshape(len(coarse), -1) for square in turned for view in (square, square[..., ::-1])]
-
-
-def _chunks(images: Pixels) -> list[Pixels]:
-    return [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
+def _tensors(images: Pixels) -> list[Tensor]:
+    """B,3,S,S in [0, 1], a few images at a time."""
+    return [as_images(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
 
 
 def _distances(one: Floats, two: Floats) -> Floats:
@@ -284,21 +261,7 @@ def _distances(one: Floats, two: Floats) -> Floats:
     return result
 
 
-def _nearest_other(row: Floats, source: int) -> int:
-    others = row.copy()
-    others[source] = np.inf
-    return int(others.argmin())
-
-
-def _strangers(distances: Floats, apart: npt.NDArray[np.bool_]) -> Floats:
-    """For each of N images the distance to the nearest of another group, of those that there are."""
+def _to_another_group(distances: Floats, apart: npt.NDArray[np.bool_]) -> Floats:
+    """For each of N images the distance to the nearest of another group, where there is one."""
     nearest: Floats = np.where(apart, distances, np.inf).min(axis=1)
     return nearest[np.isfinite(nearest)]
-
-
-def _between_groups(distances: Floats, apart: npt.NDArray[np.bool_]) -> float:
-    """Mean distance between images of different groups; of all images if there is one group only."""
-    if not apart.any():
-        apart = ~np.eye(len(apart), dtype=bool)
-    mean = float(distances[apart].mean()) if apart.any() else 0.0
-    return mean or 1.0  # identical images: any unit will do

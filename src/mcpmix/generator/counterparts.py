@@ -1,7 +1,6 @@
 """Makes counterparts: images under the masks of real ones, each from a seed of its own identity."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +11,13 @@ from mcpmix.core.pixels import as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.conditions import condition
+from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.generator import Generator, SamplingSettings, load_generator
 from mcpmix.networks.weight_files import resolve
 
-
-@dataclass(frozen=True)
-class Request:
-    """One counterpart to make: replica number `replica` of the sample at `index` of the arrays."""
-
-    index: int
-    replica: int
+CONTROLNET = "controlnet"
+"""Folder of the weights to use, inside the generator's."""
 
 
 class CounterpartMaker:
@@ -30,9 +25,9 @@ class CounterpartMaker:
 
     Args:
         generator: base and ControlNet.
-        arrays: images and masks of the training split.
+        arrays: images and masks of the training part.
         depths: N,S,S float32 in [0, 1].
-        use: which condition channels the ControlNet was trained with: "both", "mask" or "depth".
+        use: which channels of the condition the ControlNet was trained with: "both", "mask" or "depth".
         under_mask: what it was shown of depth under the mask: "keep" or "fill".
         prompt: the text all counterparts share.
         appearance: texts of which one is added to each prompt; empty: none.
@@ -53,14 +48,10 @@ class CounterpartMaker:
         settings: SamplingSettings,
         run_seed: int,
     ) -> None:
-        self.generator = generator
-        self.arrays = arrays
+        self.generator, self.arrays, self.settings, self.run_seed = generator, arrays, settings, run_seed
+        self.prompt, self.appearance = prompt, tuple(appearance)
         masks = torch.from_numpy(arrays.masks).float()
         self.conditions = condition(masks, torch.from_numpy(depths), use, under_mask)
-        self.prompt = prompt
-        self.appearance = tuple(appearance)
-        self.settings = settings
-        self.run_seed = run_seed
 
     def seed(self, request: Request) -> int:
         """The seed of a counterpart: a hash of run, sample id and replica."""
@@ -76,25 +67,24 @@ class CounterpartMaker:
     def make(self, requests: Sequence[Request]) -> np.ndarray:
         """B,S,S,3 uint8 images, made as one batch."""
         chosen = [request.index for request in requests]
-        sources = as_images(self.arrays.images[chosen])
         images = self.generator.sample(
             self.conditions[chosen],
             [self.text(request) for request in requests],
             [self.seed(request) for request in requests],
             self.settings,
-            sources,
+            sources=as_images(self.arrays.images[chosen]),
         )
         return as_pixels(images)
 
 
 def build_maker(
-    config: Config, control: Path, arrays: Arrays, depths: np.ndarray, device: torch.device
+    config: Config, generator: Path, arrays: Arrays, depths: np.ndarray, device: torch.device
 ) -> CounterpartMaker:
-    """Load base and ControlNet and put a maker together as configured."""
+    """Load the base and, from the generator's folder, the ControlNet."""
     base = load_base(resolve(config.generator.base, "pipeline")).to(device)
     synthesis = config.synthesis
     return CounterpartMaker(
-        load_generator(base, control),
+        load_generator(base, generator / CONTROLNET),
         arrays,
         depths,
         use=config.finetune.condition,

@@ -5,9 +5,6 @@ Only run where `editor.model` names an editor. Without it DiffuseMix takes the c
 
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import ConfigError
@@ -27,7 +24,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
     """What the edits depend on."""
     settings = {
         "editor": config.editor.model_dump(mode="json"),
-        "weights": folder_digest(resolve(_model(config), "pipeline")),
+        "weights": folder_digest(_editor(config)),
         "size": config.data.size,
     }
     return StageKey("edit", settings, {"dataset": dataset.digest}, config.seed)
@@ -36,15 +33,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
 def run(
     config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
 ) -> Artifact:
-    """Make the edits that are not there yet: images/<id>/<number of the instruction>.png.
-
-    Args:
-        config: sections `editor` and `data.size`.
-        dataset: the data set's artefact; only its training part is read.
-        out: folder of the result.
-        runtime: device and precision.
-        progress: where to report.
-    """
+    """Make the edits that are missing: images/<id>/<number of the instruction>.png."""
     if (finished := reuse(out, key(config, dataset), progress)) is not None:
         return finished
     settings = config.editor
@@ -57,30 +46,25 @@ def run(
         }
         todo = [request for request, path in places.items() if not path.exists()]
         arrays = load_arrays(records, config.data.size, cache_of(dataset.folder))
-        editor = InstructEditor(resolve(_model(config), "pipeline"), runtime.device, runtime.precision)
+        editor = InstructEditor(_editor(config), runtime.device, runtime.precision)
         with progress.track("edit", len(places), len(places) - len(todo)) as advance:
             for start in range(0, len(todo), _BATCH):
                 chunk = todo[start : start + _BATCH]
-                pixels = np.stack([arrays.images[index] for index, _ in chunk])
                 edited = editor.edit(
-                    as_images(pixels),
+                    as_images(arrays.images[[index for index, _ in chunk]]),
                     [settings.instructions[number] for _, number in chunk],
                     [seed_for("edit", config.seed, records[index].id, number) for index, number in chunk],
                     steps=settings.steps,
                     guidance=settings.guidance,
                     image_guidance=settings.image_guidance,
                 )
-                for request, image in zip(chunk, edited, strict=True):
-                    _write(places[request], image)
+                for request, image in zip(chunk, as_pixels(edited), strict=True):
+                    write_png(places[request], image)
                 advance(len(chunk))
         return space.finish(edits=len(places), instructions=len(settings.instructions))
 
 
-def _model(config: Config) -> str:
+def _editor(config: Config) -> Path:
     if config.editor.model is None:
         raise ConfigError("editor.model: none is named; give the hub id or folder of an editor.")
-    return config.editor.model
-
-
-def _write(path: Path, image: torch.Tensor) -> None:
-    write_png(path, as_pixels(image[None])[0])
+    return resolve(config.editor.model, "pipeline")

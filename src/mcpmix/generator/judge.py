@@ -1,4 +1,7 @@
-"""Stage 2a: the judge of synthetic images, trained on real training images only."""
+"""Stage 2a: the judge of synthetic images, segmenters trained on real training images only.
+
+Each group of the training part is judged by a network that has not seen it.
+"""
 
 import json
 from collections.abc import Sequence
@@ -31,13 +34,49 @@ Pixels = npt.NDArray[np.uint8]
 
 _FACTS = "judge.json"
 _CHECKPOINT = "checkpoint.safetensors"
+_FLOOR = 0.1  # lowest alignment that is ever asked for, however weak the judge is
 _WEIGHT_DECAY = 1e-4
 _WARMUP = 0.1  # share of the steps in which the learning rate rises
 _ROTATE, _SCALE = 180.0, 0.3  # degrees and relative size: there is no upright in an endoscope
 _GAIN = 0.4  # spread of the logarithm of a channel's gain at colour 1
 _BATCH = 16  # images judged at once
-_FLOOR = 0.1  # lowest alignment that is ever asked for, however weak the judge is
 _MOST_COMPARED = 200  # images whose masks are exchanged for the level of chance
+
+
+def key(config: Config, dataset: Artifact) -> StageKey:
+    """What the judge depends on."""
+    judge = config.synthesis.admission.judge
+    settings = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
+    if judge.weights is not None:
+        settings |= {"weights": digest_of_source(judge.weights, "segmenter")}
+    return StageKey("judge", settings, {"dataset": dataset.digest}, config.seed)
+
+
+def run(
+    config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+) -> Artifact:
+    """Train the judge on the training part, or continue it."""
+    if (finished := reuse(out, key(config, dataset), progress)) is not None:
+        return finished
+    records = DatasetIndex.read(dataset).part("train")
+    with workspace(out, key(config, dataset)) as space:
+        judge = train_judge(
+            load_arrays(records, config.data.size, cache_of(dataset.folder)),
+            [record.group for record in records],
+            config.synthesis.admission.judge,
+            seed=config.seed,
+            device=runtime.device,
+            folder=space.folder,
+            progress=progress,
+        )
+        dice = judge.real_dice
+        progress.say(
+            f"judge: Dice {dice.mean():.2f} on real images of groups that it has not seen, "
+            f"{judge.chance:.2f} against masks of others"
+        )
+        return space.finish(
+            images=len(dice), folds=len(judge.networks), dice=float(dice.mean()), chance=judge.chance
+        )
 
 
 class Judge:
@@ -60,9 +99,7 @@ class Judge:
         device: torch.device | str = "cpu",
     ) -> None:
         self.networks = [network.to(device).eval() for network in networks]
-        self.fold_of = dict(fold_of)
-        self.real = dict(real)
-        self.chance = chance
+        self.fold_of, self.real, self.chance = dict(fold_of), dict(real), chance
         self.device = torch.device(device)
 
     @property
@@ -82,6 +119,7 @@ class Judge:
         """
         return max(_FLOOR, self.chance, float(np.quantile(self.real_dice, quantile)))
 
+    @torch.inference_mode()
     def probabilities(self, images: Pixels, groups: Sequence[str] | None = None) -> npt.NDArray[np.float32]:
         """Lesion probabilities, B,S,S float32.
 
@@ -90,51 +128,40 @@ class Judge:
             groups: the training group under whose mask each image was made, to be judged by the network that
                 did not see it. None, or a group that is not of the training part: the mean of all networks.
         """
-        folds = [
-            None if groups is None else self.fold_of.get(group) for group in groups or [""] * len(images)
-        ]
+        folds = [self.fold_of.get(group) for group in groups] if groups else [None] * len(images)
         result = np.empty(images.shape[:3], np.float32)
         for fold in dict.fromkeys(folds):
             chosen = [place for place, other in enumerate(folds) if other == fold]
-            jury = self.networks if fold is None else [self.networks[fold]]
-            result[chosen] = np.mean([self._run(network, images[chosen]) for network in jury], axis=0)
+            answers = []
+            for network in self.networks if fold is None else [self.networks[fold]]:
+                parts = []
+                for start in range(0, len(chosen), _BATCH):
+                    batch = as_images(images[chosen[start : start + _BATCH]], self.device)
+                    parts.append(torch.sigmoid(network(normalise(batch)).float())[:, 0].cpu())
+                answers.append(torch.cat(parts).numpy())
+            result[chosen] = np.mean(answers, axis=0)
         return result
 
     def dice(self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None) -> Floats:
-        """Alignment: Dice of what the judge finds against the masks, B values in [0, 1].
-
-        Args:
-            images: B,S,S,3 uint8.
-            masks: B,S,S uint8 in {0, 1}.
-            groups: as for `probabilities`.
-        """
+        """Alignment: Dice of what the judge finds against B,S,S masks, B values; see `probabilities`."""
         return dice_of(self.probabilities(images, groups) > 0.5, masks)
 
     def scores(
         self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None
     ) -> tuple[Floats, Floats]:
-        """Alignment and contrast of each image, from one pass.
-
-        Args:
-            images: B,S,S,3 uint8.
-            masks: B,S,S uint8 in {0, 1}.
-            groups: as for `probabilities`.
+        """Alignment and contrast of each image, from one pass; arguments as for `dice`.
 
         Returns:
             The Dice, B values in [0, 1]; and how much more probable a lesion is under the mask than outside
-            of it, B values in [-1, 1]: it still tells a good image from a bad one where the judge is unsure
-            and its mask empty.
+            of it, B values in [-1, 1], 0 where either is missing: it still tells a good image from a bad one
+            where the judge is unsure and its mask empty.
         """
-        found = self.probabilities(images, groups)
-        return dice_of(found > 0.5, masks), _contrast(found, masks.astype(bool))
-
-    @torch.inference_mode()
-    def _run(self, network: nn.Module, images: Pixels) -> npt.NDArray[np.float32]:
-        parts = []
-        for start in range(0, len(images), _BATCH):
-            batch = as_images(images[start : start + _BATCH], self.device)
-            parts.append(torch.sigmoid(network(normalise(batch)).float())[:, 0].cpu())
-        return torch.cat(parts).numpy()
+        found, inside = self.probabilities(images, groups), masks.astype(bool)
+        contrast = [
+            float(p[m].mean() - p[~m].mean()) if 0 < m.sum() < m.size else 0.0
+            for p, m in zip(found, inside, strict=True)
+        ]
+        return dice_of(found > 0.5, masks), np.array(contrast)
 
 
 def dice_of(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic]) -> Floats:
@@ -157,16 +184,6 @@ def chance_dice(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic], gr
     return float(dice[apart].mean()) if apart.any() else 0.0
 
 
-def _contrast(found: npt.NDArray[np.float32], inside: npt.NDArray[np.bool_]) -> Floats:
-    """Mean of B,H,W probabilities inside of masks minus that outside; 0 where either is missing."""
-    return np.array(
-        [
-            float(p[m].mean() - p[~m].mean()) if 0 < m.sum() < m.size else 0.0
-            for p, m in zip(found, inside, strict=True)
-        ]
-    )
-
-
 def deal_folds(groups: Sequence[str], folds: int, seed: int) -> dict[str, int]:
     """The fold of each group: groups in random order, the largest first, each to the smallest fold.
 
@@ -180,10 +197,9 @@ def deal_folds(groups: Sequence[str], folds: int, seed: int) -> dict[str, int]:
             f"that it has not seen; there is only {names.tolist()}. Add images, or set "
             "synthesis.admission.enabled=false."
         )
-    count = min(folds, len(names))
     order = numpy_rng("judge-folds", seed).permutation(len(names))
     order = order[np.argsort(-counts[order], kind="stable")]
-    sizes, fold_of = np.zeros(count, int), {}
+    sizes, fold_of = np.zeros(min(folds, len(names)), int), {}
     for place in order:
         fold = int(sizes.argmin())
         fold_of[str(names[place])] = fold
@@ -201,16 +217,11 @@ def train_judge(
     folder: Path,
     progress: Progress = SILENT,
 ) -> Judge:
-    """Train a judge, or continue one that was cut short.
+    """Train a judge on real images and masks, or continue one that was cut short.
 
     Args:
-        arrays: real training images and masks.
-        groups: the group of each image.
-        seed: root of its random streams.
-        device: where to train.
         folder: gets checkpoints while it is trained, then the networks; one that holds a finished judge is
             read instead. It belongs to one data set and one `settings`: use another folder for others.
-        progress: where to report.
 
     Raises:
         DataError: there are not two groups.
@@ -219,19 +230,27 @@ def train_judge(
         return load_judge(folder, device)
     fold_of = deal_folds(groups, settings.folds, seed)
     folds = np.array([fold_of[group] for group in groups])
+    places = [folder / f"fold-{fold}" for fold in range(max(fold_of.values()) + 1)]
     networks = []
-    for fold in range(max(fold_of.values()) + 1):
-        place = folder / f"fold-{fold}"
+    for fold, place in enumerate(places):
         place.mkdir(parents=True, exist_ok=True)
-        chosen = np.flatnonzero(folds != fold)
-        network = _train_fold(arrays, chosen, settings, seed_for(seed, fold), device, place, progress)
-        networks.append(network)
+        seen = np.flatnonzero(folds != fold)
+        images = as_images(arrays.images[seen])
+        masks = torch.from_numpy(arrays.masks[seen])[:, None].float()
+        networks.append(_train_fold(images, masks, settings, seed_for(seed, fold), device, place, progress))
     judge = Judge(networks, fold_of, {}, device=device)
     found = judge.probabilities(arrays.images, groups) > 0.5
     dice = dice_of(found, arrays.masks)
     judge.chance = chance_dice(found, arrays.masks, groups)
     judge.real = {name: float(value) for name, value in zip(arrays.ids, dice, strict=True)}
-    _save(judge, arrays.images.shape[1], settings, folder)
+    # Networks first, the facts last: a folder with facts is complete.
+    description = {"name": settings.network, "variant": settings.variant, "size": arrays.images.shape[1]}
+    for network, place in zip(judge.networks, places, strict=True):
+        save_segmenter(network, place, description)
+    facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
+    write_json(folder / _FACTS, {**facts, "settings": settings.model_dump(mode="json")})
+    for place in places:
+        (place / _CHECKPOINT).unlink(missing_ok=True)
     return judge
 
 
@@ -250,41 +269,40 @@ def load_judge(folder: Path, device: torch.device | str = "cpu") -> Judge:
     return Judge(networks, fold_of, real, chance, device)
 
 
-def _save(judge: Judge, size: int, settings: JudgeConfig, folder: Path) -> None:
-    """Networks first, the facts last: a folder with facts is complete."""
-    for fold, network in enumerate(judge.networks):
-        description = {"name": settings.network, "variant": settings.variant, "size": size}
-        save_segmenter(network, folder / f"fold-{fold}", description)
-    facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
-    write_json(folder / _FACTS, {**facts, "settings": settings.model_dump()})
-    for fold in range(len(judge.networks)):
-        (folder / f"fold-{fold}" / _CHECKPOINT).unlink(missing_ok=True)
-
-
 def _train_fold(
-    arrays: Arrays,
-    chosen: npt.NDArray[np.intp],
+    images: Tensor,
+    masks: Tensor,
     settings: JudgeConfig,
     seed: int,
     device: torch.device | str,
     folder: Path,
     progress: Progress,
 ) -> nn.Module:
+    """A network trained on N,3,S,S images in [0, 1] and N,1,S,S masks."""
     seed_everything("judge", seed)
     network = build_segmenter(settings.network, settings.variant, settings.weights).to(device).train()
     optimiser = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=_WEIGHT_DECAY)
     rates = one_cycle(optimiser, settings.steps + 1, _WARMUP)
-    images = as_images(arrays.images[chosen])
-    masks = torch.from_numpy(arrays.masks[chosen])[:, None].float()
+    count = settings.batch_size
 
     def step(index: int) -> float:
         seed_everything("judge-step", seed, index)  # dropout inside the network
-        loss = _loss(network, images, masks, settings, torch_rng("judge-batch", seed, index), device)
+        rng = torch_rng("judge-batch", seed, index)
+        drawn = torch.randint(len(images), (count,), generator=rng)
+        geometry = draw_geometry(count, rng, rotate=_ROTATE, scale=_SCALE, flip=True)
+        pictures = vary_colour(apply_geometry(geometry, images[drawn]), rng, settings.colour).to(device)
+        targets = apply_geometry(geometry, masks[drawn], mode="nearest").to(device)
+        logits = network(normalise(pictures))
+        # Soft Dice as well, for lesions are small: under cross-entropy alone a network finds none of them for
+        # the first hundred steps.
+        found = torch.sigmoid(logits.float())
+        both, total = (found * targets).sum((1, 2, 3)), (found + targets).sum((1, 2, 3))
+        loss = segmentation_loss(logits, targets) + (1 - ((2 * both + 1) / (total + 1)).mean())
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
         rates.step()
-        return loss.item()
+        return float(loss.item())
 
     run_steps(
         step,
@@ -298,33 +316,11 @@ def _train_fold(
     return network.eval()
 
 
-def _loss(
-    network: nn.Module,
-    images: Tensor,
-    masks: Tensor,
-    settings: JudgeConfig,
-    rng: torch.Generator,
-    device: torch.device | str,
-) -> Tensor:
-    """Cross-entropy and soft Dice of one batch, moved and recoloured."""
-    count = settings.batch_size
-    drawn = torch.randint(len(images), (count,), generator=rng)
-    geometry = draw_geometry(count, rng, rotate=_ROTATE, scale=_SCALE, flip=True)
-    pictures = vary_colour(apply_geometry(geometry, images[drawn]), rng, settings.colour).to(device)
-    targets = apply_geometry(geometry, masks[drawn], mode="nearest").to(device)
-    logits = network(normalise(pictures))
-    # Lesions are small: under cross-entropy alone a network finds none of them for the first hundred steps.
-    return segmentation_loss(logits, targets) + _soft_dice_loss(logits, targets)
-
-
-def _soft_dice_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    found = torch.sigmoid(logits.float())
-    both = (found * targets).sum((1, 2, 3))
-    return 1 - ((2 * both + 1) / ((found + targets).sum((1, 2, 3)) + 1)).mean()
-
-
 def vary_colour(images: Tensor, rng: torch.Generator, strength: float) -> Tensor:
     """Tone, then mixing of the channels and a gain for each: any hue, with every structure where it was.
+
+    Synthetic images come in colours that the few real ones lack; a judge that never saw such a colour would
+    fail on all of them.
 
     Args:
         images: B,3,H,W in [0, 1].
@@ -338,47 +334,3 @@ def vary_colour(images: Tensor, rng: torch.Generator, strength: float) -> Tensor
     gain = torch.exp(_GAIN * strength * torch.randn(count, 3, 1, generator=rng))
     matrix = (gain * ((1 - share) * torch.eye(3) + share * mixture)).to(images)
     return torch.einsum("bij,bjhw->bihw", matrix, toned).clamp(0, 1)
-
-
-def key(config: Config, dataset: Artifact) -> StageKey:
-    """What the judge depends on."""
-    judge = config.synthesis.admission.judge
-    settings = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
-    if judge.weights is not None:
-        settings |= {"weights": digest_of_source(judge.weights, "segmenter")}
-    return StageKey("judge", settings, {"dataset": dataset.digest}, config.seed)
-
-
-def run(
-    config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
-) -> Artifact:
-    """Train the judge, or continue it.
-
-    Args:
-        config: sections `synthesis.admission.judge` and `data.size`.
-        dataset: the data set's artefact; only its training part is read.
-        out: folder of the result.
-        runtime: device to run on.
-        progress: where to report.
-    """
-    if (finished := reuse(out, key(config, dataset), progress)) is not None:
-        return finished
-    records = DatasetIndex.read(dataset).part("train")
-    with workspace(out, key(config, dataset)) as space:
-        judge = train_judge(
-            load_arrays(records, config.data.size, cache_of(dataset.folder)),
-            [record.group for record in records],
-            config.synthesis.admission.judge,
-            seed=config.seed,
-            device=runtime.device,
-            folder=space.folder,
-            progress=progress,
-        )
-        dice = judge.real_dice
-        progress.say(
-            f"judge: Dice {dice.mean():.2f} on real images of groups that it has not seen, "
-            f"{judge.chance:.2f} against masks of others"
-        )
-        return space.finish(
-            images=len(dice), folds=len(judge.networks), dice=float(dice.mean()), chance=judge.chance
-        )

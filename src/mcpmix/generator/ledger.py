@@ -2,8 +2,8 @@
 
 A row's `sha256` covers its own content and `previous`, the seal of the row before; the first row continues
 the key of the stage, and the last seal is in the manifest. So a row that was changed, left out, added or
-moved is found, and where. A last line cut short by a kill is no damage: it was never finished, and is made
-again.
+moved is found, and where. A last line cut short by a kill is not damage: it was never finished, and the next
+run writes it anew.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcpmix.core.errors import StorageError
-from mcpmix.core.stage_folder import digest_of
+from mcpmix.core.stage_folder import digest_of, written
 
 LEDGER = "ledger.jsonl"
 
@@ -27,53 +27,39 @@ class Ledger:
     Args:
         path: its file; need not exist.
         root: what the first row continues: the digest of the stage's key.
+
+    Raises:
+        StorageError: a finished row was changed; the message names its line.
     """
 
     def __init__(self, path: Path, root: str) -> None:
-        self.path = path
-        self.root = root
-        self.rows: list[Row] = []
+        self.path, self.root = path, root
+        text = path.read_bytes() if path.exists() else b""
+        self.rows = parse(path, text)
+        verify(path, self.rows, root)
+        if text and not text.endswith(b"\n"):  # cut off what a kill left unfinished
+            with written(path) as place:
+                place.write_bytes(text[: text.rfind(b"\n") + 1])
 
     @property
     def head(self) -> str:
         """Seal of the last row; the root if there is none."""
         return str(self.rows[-1][_SEAL]) if self.rows else self.root
 
-    def open(self) -> "Ledger":
-        """Read and verify what is there, and cut off a line that a kill left unfinished.
-
-        Raises:
-            StorageError: a finished row was changed; the message names its line.
-        """
-        text = self.path.read_bytes() if self.path.exists() else b""
-        whole = text[: text.rfind(b"\n") + 1]
-        self.rows = parse(self.path, whole)
-        verify(self.path, self.rows, self.root)
-        if whole != text:
-            temporary = self.path.with_name(self.path.name + ".tmp")
-            temporary.write_bytes(whole)
-            temporary.replace(self.path)
-        return self
-
     def append(self, content: Mapping[str, Any]) -> None:
         """Seal one row and write it."""
-        row = seal(content, self.head)
+        row: Row = json.loads(json.dumps({**content, _PREVIOUS: self.head}))  # as it will be read back
+        row[_SEAL] = digest_of(row)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self.rows.append(row)
 
 
-def seal(content: Mapping[str, Any], previous: str) -> Row:
-    """A row with the seal of the one before it and its own."""
-    row: Row = json.loads(json.dumps({**content, _PREVIOUS: previous}))  # as it will be read back
-    return {**row, _SEAL: digest_of(row)}
-
-
 def parse(path: Path, text: bytes) -> list[Row]:
-    """The rows of a ledger's bytes.
+    """The rows of a ledger's bytes; a last line that was not finished is left out.
 
     Raises:
-        StorageError: a line is no JSON object.
+        StorageError: a line is not a JSON object.
     """
     rows = []
     # Bytes: splitlines() would also split at U+2028 inside a row.
@@ -83,7 +69,7 @@ def parse(path: Path, text: bytes) -> list[Row]:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            raise _changed(path, number, "it is no row")
+            raise _changed(path, number, "it is not a row")
         rows.append(row)
     return rows
 
@@ -113,19 +99,14 @@ def verify(path: Path, rows: Sequence[Row], root: str, head: str | None = None) 
 
 
 def read_verified(folder: Path, root: str, head: str | None) -> list[Row]:
-    """All rows of a finished bank, verified.
-
-    Args:
-        folder: of the pairs.
-        root: digest of the stage's key.
-        head: last seal, from the manifest.
+    """All rows of a finished bank in a folder; `root` and `head` as for `verify`.
 
     Raises:
         StorageError: the ledger is missing or was changed.
     """
     path = folder / LEDGER
     if not path.exists():
-        raise StorageError(f"{path} is missing. Delete the folder {folder} to make the pairs again.")
+        raise StorageError(f"{path} is missing. Delete the folder {folder} to redo the pairs.")
     text = path.read_bytes()
     if text and not text.endswith(b"\n"):
         raise _changed(path, text.count(b"\n") + 1, "it is cut short")
@@ -135,7 +116,7 @@ def read_verified(folder: Path, root: str, head: str | None) -> list[Row]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """All rows of a bank, not verified: the pipeline does that before anything is trained."""
+    """All rows of a bank, not verified: the run does that before anything is trained."""
     path = folder / LEDGER
     return parse(path, path.read_bytes()) if path.exists() else []
 
@@ -152,5 +133,5 @@ def admitted_replicas(rows: Iterable[Row], ids: Sequence[str]) -> list[tuple[int
 def _changed(path: Path, number: int, why: str) -> StorageError:
     return StorageError(
         f"{path}, line {number}: {why}. The ledger was changed after it was written, so it proves "
-        f"nothing any more. Restore the file, or delete the folder {path.parent} to make the pairs again."
+        f"nothing any more. Restore the file, or delete the folder {path.parent} to redo the pairs."
     )

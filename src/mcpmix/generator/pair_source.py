@@ -1,17 +1,17 @@
-"""Which counterpart each sample has in each epoch, by replica number.
+"""Gives each sample its counterpart in each epoch: from a bank, or made while the segmenter trains.
 
-A plan is a function of seed, epoch and the gates logged so far, never of what happened to be made: a training
-that was killed and continued meets the same counterparts.
+Which counterpart it is, is up to a plan: a function of seed, epoch and the gates logged so far, never of what
+happened to be made. So a training that was killed and resumed meets the same counterparts.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +21,26 @@ from mcpmix.config import Config
 from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError
 from mcpmix.core.seeds import numpy_rng, seed_for
+from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.bank import Pixels
 from mcpmix.generator.conditions import read_depths
-from mcpmix.generator.counterparts import CounterpartMaker, Request, build_maker
+from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.ledger import admitted_replicas, read_rows
-from mcpmix.generator.workers import Pool, WorkerPool
+from mcpmix.generator.workers import Pixels, Request, WorkerPool
 
 Replicas = npt.NDArray[np.int64]
-_AHEAD = 8  # batches that may be made before training needs them; results do not depend on it
 
 EFFORT_LAG = 2
 """Epochs between a gate and the effort that follows it: the images of the next epoch are made during this
 one, whose gates are not known yet."""
+
+_AHEAD = 8  # batches that may be made before training needs them; results do not depend on it
+
+REAL = -1
+"""Replica number of the real image itself, where no counterpart was admitted: mixing then does nothing."""
+
+Order = Callable[[int], np.ndarray]
+"""Sample numbers in the order in which an epoch trains on them."""
 
 
 def effort(epoch: int, gates: Sequence[float]) -> float:
@@ -53,20 +60,20 @@ def effort(epoch: int, gates: Sequence[float]) -> float:
     return min(1.0, max(0.0, gates[known - 1] / gates[0]))
 
 
-class Plan(ABC):
+class Plan(Protocol):
     """Replica numbers of N samples."""
 
-    @abstractmethod
     def current(self, epoch: int, gates: Sequence[float] = ()) -> Replicas:
         """(N, K): the counterparts that each sample has in this epoch, of which it uses one."""
+        ...
 
-    @abstractmethod
     def used(self, epoch: int, gates: Sequence[float] = ()) -> Replicas:
         """(N,): the counterpart that each sample uses in this epoch."""
+        ...
 
 
 @final
-class FreshPlan(Plan):
+class FreshPlan:
     """New counterparts each epoch: replica `epoch - 1`, the numbers a bank with enough replicas would hold.
 
     Args:
@@ -88,14 +95,13 @@ class FreshPlan(Plan):
         if not self.budget:
             return last + epoch - 1
         for past in range(2, epoch + 1):
-            share = effort(past, gates)
-            drawn = numpy_rng("renewed", self.seed, past).random(self.count) < share
+            drawn = numpy_rng("renewed", self.seed, past).random(self.count) < effort(past, gates)
             last[drawn] = past - 1
         return last
 
 
 @final
-class BankPlan(Plan):
+class BankPlan:
     """Stored counterparts, each epoch one drawn per sample; some may be replaced by new ones as it goes.
 
     In each epoch a mask is renewed with probability `refresh`: one of its counterparts, drawn at random,
@@ -149,35 +155,21 @@ class BankPlan(Plan):
         return rng.random(len(self.counts)) < share, rng.integers(self.counts)
 
 
-REAL = -1
-"""Replica number of the real image itself, where no counterpart was admitted: mixing then does nothing."""
-
-Order = Callable[[int], np.ndarray]
-"""Sample numbers in the order in which an epoch trains on them."""
-
-
 class PairSource(ABC):
     """Gives I_s for samples and an epoch."""
 
-    @abstractmethod
-    def begin(self, epoch: int, gates: Sequence[float] = ()) -> None:
-        """Start an epoch, counted from 1.
-
-        Args:
-            epoch: the one that `take` will be called for next.
-            gates: `s * rho` after each epoch before it.
-        """
+    def begin(self, epoch: int, gates: Sequence[float] = ()) -> None:  # noqa: B027 (a bank has nothing to do)
+        """Start an epoch, counted from 1; `gates` are `s * rho` after each epoch before it."""
 
     @abstractmethod
     def take(self, epoch: int, chosen: np.ndarray) -> Pixels:
         """B,S,S,3 uint8: the counterparts of the samples at these B places of the arrays."""
 
-    @abstractmethod
     def note(self) -> str:
         """A few words for the progress line; may be empty."""
+        return ""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a bank has nothing to do)
         """Let go of processes and memory."""
 
 
@@ -186,7 +178,7 @@ class PairBank(PairSource):
     """Stored counterparts; each epoch draws one replica per sample.
 
     Args:
-        folder: the pairs artefact.
+        folder: of the pairs.
         ids: training samples in order.
         stored: the replica numbers of each sample, one at least; REAL for its real image.
         seed: of the draws.
@@ -201,29 +193,39 @@ class PairBank(PairSource):
         seed: int,
         real: Pixels | None = None,
     ) -> None:
-        self.images: dict[tuple[int, int], Pixels] = {
-            (place, replica): real[place]
-            if real is not None and replica == REAL
-            else _read(folder / "images" / name / f"{replica}.png")
-            for place, (name, numbers) in enumerate(zip(ids, stored, strict=True))
-            for replica in numbers
-        }
         self.plan = BankPlan(stored, seed)
-
-    def begin(self, epoch: int, gates: Sequence[float] = ()) -> None:
-        """Nothing to start."""
+        self.images: dict[Request, Pixels] = {}
+        for place, (name, numbers) in enumerate(zip(ids, stored, strict=True)):
+            for replica in numbers:
+                path = folder / "images" / name / f"{replica}.png"
+                if real is not None and replica == REAL:
+                    self.images[Request(place, replica)] = real[place]
+                    continue
+                try:
+                    with Image.open(path) as image:
+                        self.images[Request(place, replica)] = np.asarray(image.convert("RGB"))
+                except OSError as error:
+                    raise DataError(
+                        f"Cannot read the synthetic image {path}: {error}. Delete the pairs folder to redo "
+                        "it."
+                    ) from error
 
     def take(self, epoch: int, chosen: np.ndarray) -> Pixels:
         """One replica per sample, drawn by (seed, epoch)."""
         used = self.plan.used(epoch)
-        return np.stack([self.images[int(place), int(used[place])] for place in chosen])
+        return np.stack([self.images[Request(int(place), int(used[place]))] for place in chosen])
 
-    def note(self) -> str:
-        """Nothing worth saying."""
-        return ""
+
+class Pool(Protocol):
+    """Makes batches of counterparts somewhere else; `WorkerPool` is one."""
+
+    def submit(self, requests: Sequence[Request]) -> "Future[list[Pixels]]":
+        """Ask for 1 to a batch of counterparts, S,S,3 each."""
+        ...
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """End it; what is under way is dropped."""
+        ...
 
 
 @final
@@ -231,7 +233,7 @@ class OnTheFly(PairSource):
     """Counterparts made while the segmenter trains, a bounded number of them ahead of it.
 
     What is made is up to the plan and to nothing else, and a batch of the generator always has its full size:
-    number of workers, lookahead and the point where a killed run went on do not change a bit of any image.
+    number of workers, lookahead and the point where a killed run resumed do not change a bit of any image.
 
     Args:
         pool: makes images.
@@ -240,7 +242,7 @@ class OnTheFly(PairSource):
         epochs: the last epoch; nothing is made beyond it.
         batch_size: images per call of the generator.
         ahead: images that may be ready or under way before they are taken; at least a batch.
-        stored: counterparts that need not be made, by sample and replica.
+        stored: counterparts that need not be made.
     """
 
     def __init__(
@@ -252,7 +254,7 @@ class OnTheFly(PairSource):
         epochs: int,
         batch_size: int,
         ahead: int,
-        stored: dict[tuple[int, int], Pixels] | None = None,
+        stored: dict[Request, Pixels] | None = None,
     ) -> None:
         self.pool, self.plan, self.order = pool, plan, order
         self.epochs, self.batch_size, self.ahead = epochs, batch_size, ahead
@@ -260,12 +262,11 @@ class OnTheFly(PairSource):
         self._stored = stored or {}
         self._images: dict[Request, Pixels] = {}  # made and still of use
         self._pending: dict[Request, None] = {}  # to be made, in the order of need
-        self._under_way: set[Request] = set()
+        self._under_way: dict[Request, tuple[list[Request], Future[list[Pixels]]]] = {}  # with their batches
         self._early: set[Request] = set()  # asked for, not taken yet
         self._gates: tuple[float, ...] = ()
         self._used: dict[int, Replicas] = {}  # of the epochs in sight
-        self._began = time.monotonic()
-        self._waited = 0.0
+        self._began, self._waited = time.monotonic(), 0.0
 
     def begin(self, epoch: int, gates: Sequence[float] = ()) -> None:
         """Forget what no epoch will use again, and start making what this one and the next will take."""
@@ -275,22 +276,35 @@ class OnTheFly(PairSource):
         wanted = dict.fromkeys(need for each in in_sight for need in self._needs(each, self.order(each)))
         kept = set(wanted)
         for each in in_sight:
-            kept |= _requests_of(self.plan.current(each, self._gates))
+            current = self.plan.current(each, self._gates)
+            kept |= {Request(place, int(number)) for place, row in enumerate(current) for number in row}
         self._images = {request: image for request, image in self._images.items() if request in kept}
         self._early &= wanted.keys()
-        self._pending = {need: None for need in wanted if not self._is_there(need)}
+        missing = (need for need in wanted if not self._is_made(need) and need not in self._under_way)
+        self._pending = dict.fromkeys(missing)
         self._make_ahead()
 
     def take(self, epoch: int, chosen: np.ndarray) -> Pixels:
         """The counterparts of these samples; waits for those that are not ready."""
         needs = self._needs(epoch, chosen)
         start = time.monotonic()
-        self._require(need for need in dict.fromkeys(needs) if need not in self._images)
+        missing = [need for need in dict.fromkeys(needs) if not self._is_made(need)]
+        urgent = [need for need in missing if need not in self._under_way]
+        self._pending = dict.fromkeys([*urgent, *self._pending])
+        while any(need in self._pending for need in urgent):
+            self._submit()
+        for need in missing:
+            if need not in self._images:  # else it came with another one of its batch
+                batch, future = self._under_way[need]
+                for request, image in zip(batch, future.result(), strict=True):
+                    self._images[request] = image
+                    del self._under_way[request]
+                self.made += len(batch)
         self._waited += time.monotonic() - start
-        images = np.stack([self._image(need) for need in needs])
         self._early.difference_update(needs)
+        images = [self._images[need] if need in self._images else self._stored[need] for need in needs]
         self._make_ahead()
-        return images
+        return np.stack(images)
 
     def note(self) -> str:
         """Images made per second, and the share of the time for which training waited for them."""
@@ -307,32 +321,13 @@ class OnTheFly(PairSource):
         used = self._used[epoch]
         return [Request(int(place), int(used[place])) for place in chosen]
 
-    def _is_there(self, need: Request) -> bool:
-        """Whether nobody has to be asked for it."""
-        is_stored = (need.index, need.replica) in self._stored
-        return is_stored or need in self._images or need in self._under_way
-
-    def _image(self, need: Request) -> Pixels:
-        return self._images[need] if need in self._images else self._stored[need.index, need.replica]
-
-    def _require(self, needs: Iterable[Request]) -> None:
-        """Wait until these are made; those nobody was asked for yet come first now."""
-        missing = [need for need in needs if (need.index, need.replica) not in self._stored]
-        urgent = [need for need in missing if need not in self._under_way]
-        if urgent:
-            self._pending = dict.fromkeys([*urgent, *self._pending])
-        while any(need in self._pending for need in urgent):
-            while not self.pool.has_room:
-                self._absorb()
-            self._submit()
-        while any(need not in self._images for need in missing):
-            self._absorb()
+    def _is_made(self, need: Request) -> bool:
+        return need in self._images or need in self._stored
 
     def _make_ahead(self) -> None:
         """Fill the room that is left; an incomplete batch goes only if there is nothing else to do."""
         while (
             self._pending
-            and self.pool.has_room
             and len(self._early) + self.batch_size <= self.ahead
             and (len(self._pending) >= self.batch_size or not self._under_way)
         ):
@@ -340,95 +335,61 @@ class OnTheFly(PairSource):
 
     def _submit(self) -> None:
         batch = list(islice(self._pending, self.batch_size))
+        future = self.pool.submit(batch)
         for need in batch:
             del self._pending[need]
-        self._under_way.update(batch)
+            self._under_way[need] = batch, future
         self._early.update(batch)
-        self.pool.submit(batch)
-
-    def _absorb(self) -> None:
-        requests, images = self.pool.collect()
-        for request, image in zip(requests, images, strict=True):
-            self._images[request] = image
-        self._under_way.difference_update(requests)
-        self.made += len(requests)
 
 
-def _requests_of(replicas: Replicas) -> set[Request]:
-    return {Request(place, int(number)) for place, row in enumerate(replicas) for number in row}
-
-
-def _read(path: Path) -> Pixels:
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
-    except OSError as error:
-        raise DataError(
-            f"Cannot read the synthetic image {path}: {error}. Delete the pairs folder to redo it."
-        ) from error
-
-
-@dataclass(frozen=True)
-class PairFolders:
-    """Folders of the stages before; those a source does not need may be None."""
-
-    pairs: Path | None = None
-    control: Path | None = None
-    depth: Path | None = None
-
-
-def open_pairs(config: Config, train: Arrays, folders: PairFolders, seed: int, order: Order) -> PairSource:
-    """A bank, a bank that is renewed in part, or new counterparts each epoch.
+def open_pairs(
+    config: Config,
+    train: Arrays,
+    seed: int,
+    order: Order,
+    *,
+    pairs: Artifact | None = None,
+    generator: Artifact | None = None,
+    depth: Artifact | None = None,
+) -> PairSource:
+    """Open a bank, a bank that is renewed in part, or a source of new counterparts in each epoch.
 
     Args:
-        config: sections `synthesis`, `generator`, `finetune.condition`, `train` and `runtime`.
         train: the training images, in the order that `order` counts.
-        folders: where pairs, ControlNet and depth maps are.
         seed: number of the training's repetition; the draws belong to it.
         order: sample numbers in the order in which an epoch takes them.
+        pairs: the bank; needed unless all counterparts are new.
+        generator: needed for new counterparts, with the depth maps.
 
     Raises:
-        DataError: a folder that the source needs is not there yet.
+        DataError: a stage that the source needs is missing.
     """
-    synthesis = config.synthesis
-    drawn_by = seed_for(config.seed, seed)
+    synthesis, drawn_by = config.synthesis, seed_for(config.seed, seed)
+    bank: PairBank | None = None
     if synthesis.source == "on-the-fly":
         plan: Plan = FreshPlan(len(train), drawn_by, budget=synthesis.budget)
-        return _making(config, train, folders, plan, order, None)
-    if folders.pairs is None:
+    elif pairs is None:
         raise DataError("Training with a bank of pairs needs the pairs: run `mcpmix synthesize` first.")
-    kept = admitted_replicas(read_rows(folders.pairs), train.ids)
-    stored = [numbers or (REAL,) for numbers in kept]  # no counterpart admitted: the real image stands in
-    bank = PairBank(folders.pairs, train.ids, stored, drawn_by, real=train.images)
-    if synthesis.refresh == 0:
-        return bank
-    plan = BankPlan(
-        stored,
-        drawn_by,
-        refresh=synthesis.refresh,
-        budget=synthesis.budget,
-        first_new=synthesis.replicas * synthesis.admission.tries,  # later tries have taken these numbers
-    )
-    return _making(config, train, folders, plan, order, bank)
-
-
-def _making(
-    config: Config, train: Arrays, folders: PairFolders, plan: Plan, order: Order, bank: PairBank | None
-) -> OnTheFly:
-    if folders.control is None or folders.depth is None:
+    else:
+        kept = admitted_replicas(read_rows(pairs.folder), train.ids)
+        stored = [numbers or (REAL,) for numbers in kept]  # no counterpart admitted: the real image stands in
+        bank = PairBank(pairs.folder, train.ids, stored, drawn_by, real=train.images)
+        if synthesis.refresh == 0:
+            return bank
+        plan = BankPlan(
+            stored,
+            drawn_by,
+            refresh=synthesis.refresh,
+            budget=synthesis.budget,
+            first_new=synthesis.replicas * synthesis.admission.tries,  # later tries have taken these numbers
+        )
+    if generator is None or depth is None:
         raise DataError(
             "Pairs made in training need the generator and the depth maps: run `mcpmix finetune` first."
         )
-    synthesis = config.synthesis
-    pool = WorkerPool(
-        partial(make_maker, config, folders.control, train, folders.depth),
-        workers=synthesis.workers,
-        slots=_AHEAD,
-        batch_size=synthesis.batch_size,
-        size=config.data.size,
-    )
+    make = partial(make_maker, config, generator.folder, train, depth.folder)
     return OnTheFly(
-        pool,
+        WorkerPool(make, workers=synthesis.workers, batch_size=synthesis.batch_size),
         plan,
         order,
         epochs=config.train.epochs + config.train.tail_epochs,
@@ -438,8 +399,8 @@ def _making(
     )
 
 
-def make_maker(config: Config, control: Path, train: Arrays, depth: Path) -> CounterpartMaker:
+def make_maker(config: Config, generator: Path, train: Arrays, depth: Path) -> CounterpartMaker:
     """Build the generator inside a worker; one thread, so that no result depends on how many share a CPU."""
     settings = config.runtime
     runtime = setup(settings.device, settings.precision, 1, settings.deterministic)
-    return build_maker(config, control, train, read_depths(depth, train.ids), runtime.device)
+    return build_maker(config, generator, train, read_depths(depth, train.ids), runtime.device)

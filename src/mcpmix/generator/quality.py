@@ -7,15 +7,11 @@ import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
 
-Floats = npt.NDArray[np.float64]
-
 
 class KID(NamedTuple):
-    """A kernel distance and how sure it is.
+    """A kernel distance, and its standard error by leaving out one synthetic image at a time.
 
-    Attributes:
-        value: unbiased estimate; 0 in the mean for two samples of one distribution, so it may be negative.
-        error: its standard error, by leaving out one synthetic image at a time.
+    The estimate is unbiased: 0 in the mean for two samples of one distribution, so it may be negative.
     """
 
     value: float
@@ -42,21 +38,12 @@ def kid(synthetic: npt.ArrayLike, real: npt.ArrayLike) -> KID:
             f"got {x.shape} and {y.shape}."
         )
     n, m = len(x), len(y)
-    within, across = _kernel(x, x), _kernel(x, y)
+    within, across, apart = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (x, y), (y, y)))
     np.fill_diagonal(within, 0.0)
-    of_real = _off_diagonal_sum(_kernel(y, y)) / (m * (m - 1))
+    of_real = (apart.sum() - apart.trace()) / (m * (m - 1))
     value = within.sum() / (n * (n - 1)) + of_real - 2 * across.sum() / (n * m)
     # The same without image i: its row and its column leave the sum within, its row the sum across.
     left = (within.sum() - 2 * within.sum(axis=1)) / ((n - 1) * (n - 2))
     left += of_real - 2 * (across.sum() - across.sum(axis=1)) / ((n - 1) * m)
     error = np.sqrt((n - 1) / n * ((left - left.mean()) ** 2).sum())
     return KID(float(value), float(error))
-
-
-def _kernel(x: Floats, y: Floats) -> Floats:
-    result: Floats = (x @ y.T / x.shape[1] + 1) ** 3
-    return result
-
-
-def _off_diagonal_sum(square: Floats) -> float:
-    return float(square.sum() - square.trace())

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,38 +10,19 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mcpmix.core.pixels import outline
 from mcpmix.data.cache import Arrays
+from mcpmix.data.sample import read_image
 from mcpmix.generator.admission import kind_of
 from mcpmix.generator.ledger import Row
 
 Pixels = npt.NDArray[np.uint8]
-
-SHEET, HISTOGRAM = "sheet.png", "alignment.png"
+Cell = tuple[Pixels | None, str, bool]
+"""A picture (None: an empty place), the text below it, and whether it is crossed out."""
 
 _SIDE = 104  # pixels of a picture on the sheet
-_GAP = 6
-_TEXT = 15  # height of a line below a picture
-_HEADER = 64
-_MARGIN = 16
+_GAP, _TEXT, _HEADER, _MARGIN = 6, 15, 64, 16  # pixels between pictures, below, above and around them
 _MOST_ROWS = 40  # masks on the sheet; more are spread over the data set
 _MOST_REJECTED = 6  # rejected images shown of one mask
-_PAPER, _INK, _QUIET, _CROSS = (255, 255, 255), (25, 25, 28), (120, 120, 126), (214, 39, 40)
-_CONTOUR = (255, 255, 255)
-_REAL_COLOUR, _ADMITTED_COLOUR, _REJECTED_COLOUR = "#4d4d4d", "#1f77b4", "#d62728"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A picture of the sheet.
-
-    Attributes:
-        pixels: S,S,3 uint8; None: an empty place.
-        caption: text below.
-        crossed: whether it was rejected.
-    """
-
-    pixels: Pixels | None
-    caption: str
-    crossed: bool = False
+_INK, _QUIET, _CROSS, _CONTOUR = (25, 25, 28), (120, 120, 126), (214, 39, 40), (255, 255, 255)
 
 
 def draw_pictures(
@@ -56,154 +36,112 @@ def draw_pictures(
         arrays: real training images and masks.
         alignment: the judge's Dice on real images, and the threshold; None: nothing was judged.
     """
-    contact_sheet(folder, rows, arrays).save(folder / SHEET, optimize=True)
+    contact_sheet(folder, rows, arrays).save(folder / "sheet.png", optimize=True)
     if alignment is not None:
-        scores = [(row["scores"]["alignment"], bool(row["admitted"])) for row in rows]
-        draw_histogram(folder / HISTOGRAM, scores, *alignment)
+        _draw_histogram(folder / "alignment.png", rows, *alignment)
 
 
 def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Image:
-    """A row for each mask: the real image, its counterparts, then rejected images, crossed out.
-
-    Args:
-        folder: of the bank.
-        rows: its ledger.
-        arrays: real training images and masks.
-    """
+    """A row for each mask: the real image, its counterparts, then rejected images, crossed out."""
     by_parent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_parent[row["parent"]].append(row)
     replicas = 1 + max((int(row["replica"]) for row in rows), default=0)
-    count = min(len(arrays), _MOST_ROWS)
-    places = np.linspace(0, len(arrays) - 1, count).round().astype(int)
-    lines = [_cells(folder, by_parent[arrays.ids[place]], arrays, int(place), replicas) for place in places]
-    return _compose(lines, list(arrays.masks[places]), _title(rows, len(arrays), count), replicas)
+    shown = min(len(arrays), _MOST_ROWS)
+    places = np.linspace(0, len(arrays) - 1, shown).round().astype(int)
+    lines = [
+        [
+            (arrays.images[place], arrays.ids[place], False),
+            *_cells(folder, by_parent[arrays.ids[place]], replicas),
+        ]
+        for place in places
+    ]
+    rejected = sum(not row["admitted"] for row in rows)
+    title = f"{len(rows) - rejected} counterparts of {len(arrays)} masks"
+    title += f", {rejected} rejected images" if rejected else ""
+    title += f"; {shown} masks are shown" if shown < len(arrays) else ""
+    legend = "Left: the real image. The line is the contour of the mask, the label of the whole row."
+    legend += " Red: rejected, with the reason." if rejected else ""
 
-
-def _cells(folder: Path, rows: Sequence[Row], arrays: Arrays, place: int, replicas: int) -> list[Cell]:
-    """The cells of one mask; the same number of counterparts for all."""
-    cells = [Cell(arrays.images[place], arrays.ids[place])]
-    admitted = {int(row["replica"]): row for row in rows if row["admitted"]}
-    for replica in range(replicas):
-        row = admitted.get(replica)
-        cells.append(
-            Cell(None, "none admitted") if row is None else Cell(_read(folder, row), _caption(row, replica))
-        )
-    rejected = [row for row in rows if not row["admitted"]]
-    cells += [Cell(_read(folder, row), _why(row), crossed=True) for row in rejected[:_MOST_REJECTED]]
-    if len(rejected) > _MOST_REJECTED:
-        last = cells[-1]
-        cells[-1] = Cell(last.pixels, f"+ {len(rejected) - _MOST_REJECTED} more", crossed=True)
-    return cells
-
-
-def _caption(row: Row, replica: int) -> str:
-    score = row["scores"].get("alignment")
-    return f"{replica}" if score is None else f"{replica}: Dice {score:.2f}"
-
-
-def _why(row: Row) -> str:
-    """The first reason, short enough for a picture's width."""
-    kind = kind_of(row["reasons"][0])
-    return f"Dice {row['scores']['alignment']:.2f}" if kind == "alignment" else kind
-
-
-def _title(rows: Sequence[Row], parents: int, shown: int) -> tuple[str, str]:
-    admitted = sum(bool(row["admitted"]) for row in rows)
-    rejected = len(rows) - admitted
-    first = f"{admitted} counterparts of {parents} masks"
-    if rejected:
-        first += f", {rejected} rejected images"
-    if shown < parents:
-        first += f"; {shown} masks are shown"
-    second = "Left: the real image. The line is the contour of the mask, the label of the whole row."
-    return first, second + (" Red: rejected, with the reason." if rejected else "")
-
-
-def _compose(
-    lines: Sequence[Sequence[Cell]], masks: Sequence[Pixels], title: tuple[str, str], replicas: int
-) -> Image.Image:
-    columns = max(len(cells) for cells in lines)
-    step, line_height = _SIDE + _GAP, _SIDE + _TEXT + _GAP
-    extra = 2 * _GAP  # between the real image, its counterparts and the rejected ones
-    width = max(2 * _MARGIN + columns * step + 2 * extra, 620)
-    sheet = Image.new("RGB", (width, _HEADER + len(lines) * line_height + _MARGIN), _PAPER)
+    step, height, extra = _SIDE + _GAP, _SIDE + _TEXT + _GAP, 2 * _GAP
+    width = max(2 * _MARGIN + max(map(len, lines)) * step + 2 * extra, 620)
+    sheet = Image.new("RGB", (width, _HEADER + len(lines) * height + _MARGIN), (255, 255, 255))
     draw = ImageDraw.Draw(sheet)
-    draw.text((_MARGIN, 12), title[0], _INK, ImageFont.load_default(17))
-    draw.text((_MARGIN, 37), title[1], _QUIET, ImageFont.load_default(12))
-    for number, (cells, mask) in enumerate(zip(lines, masks, strict=True)):
+    draw.text((_MARGIN, 12), title, _INK, ImageFont.load_default(17))
+    draw.text((_MARGIN, 37), legend, _QUIET, ImageFont.load_default(12))
+    for number, (cells, mask) in enumerate(zip(lines, arrays.masks[places], strict=True)):
         small = Image.fromarray(mask * 255).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
-        edge = outline(np.asarray(small) >= 128)
+        contour = outline(np.asarray(small) >= 128)
         for column, cell in enumerate(cells):
             x = _MARGIN + column * step + extra * ((column > 0) + (column > replicas))
-            _paste(sheet, draw, cell, edge, (x, _HEADER + number * line_height))
+            _paste(sheet, draw, cell, contour, x, _HEADER + number * height)
     return sheet
+
+
+def _cells(folder: Path, rows: Sequence[Row], replicas: int) -> list[Cell]:
+    """The cells of one mask beside its real image; the same number of counterparts for all."""
+    cells: list[Cell] = [(None, "none admitted", False)] * replicas
+    rejected: list[Cell] = []
+    for row in rows:
+        score = row["scores"].get("alignment")
+        dice = "" if score is None else f"Dice {score:.2f}"
+        if row["admitted"]:
+            replica = int(row["replica"])
+            caption = f"{replica}: {dice}" if dice else f"{replica}"
+            cells[replica] = read_image(folder / row["file"]), caption, False
+        else:
+            kind = kind_of(row["reasons"][0])  # short enough for a picture's width
+            rejected.append((read_image(folder / row["file"]), dice if kind == "alignment" else kind, True))
+    if more := len(rejected[_MOST_REJECTED:]):
+        rejected[_MOST_REJECTED - 1] = rejected[_MOST_REJECTED - 1][0], f"+ {more} more", True
+    return cells + rejected[:_MOST_REJECTED]
 
 
 def _paste(
     sheet: Image.Image,
     draw: ImageDraw.ImageDraw,
     cell: Cell,
-    edge: npt.NDArray[np.bool_],
-    corner: tuple[int, int],
+    contour: npt.NDArray[np.bool_],
+    x: int,
+    y: int,
 ) -> None:
-    x, y = corner
-    if cell.pixels is None:
-        draw.rectangle((x, y, x + _SIDE - 1, y + _SIDE - 1), outline=_QUIET)
+    picture, caption, crossed = cell
+    last = _SIDE - 1
+    if picture is None:
+        draw.rectangle((x, y, x + last, y + last), outline=_QUIET)
     else:
-        small = Image.fromarray(cell.pixels).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-        pixels = np.asarray(small).copy()
-        pixels[edge] = (0.35 * pixels[edge] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
+        pixels = np.array(Image.fromarray(picture).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS))
+        pixels[contour] = (0.35 * pixels[contour] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
         sheet.paste(Image.fromarray(pixels), (x, y))
-    if cell.crossed:
-        last = _SIDE - 1
+    if crossed:
         draw.line((x, y, x + last, y + last), _CROSS, 2)
         draw.line((x, y + last, x + last, y), _CROSS, 2)
-    draw.text((x + 1, y + _SIDE + 1), cell.caption, _CROSS if cell.crossed else _INK, _small_font())
+    draw.text((x + 1, y + _SIDE + 1), caption, _CROSS if crossed else _INK, ImageFont.load_default(11))
 
 
-def _small_font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(11)
-
-
-def _read(folder: Path, row: Row) -> Pixels:
-    with Image.open(folder / row["file"]) as image:
-        return np.asarray(image.convert("RGB"))
-
-
-def draw_histogram(
-    path: Path, scores: Sequence[tuple[float, bool]], real: Sequence[float], threshold: float
-) -> None:
-    """Alignment of all tried images against that of real ones.
-
-    Args:
-        path: PNG to write.
-        scores: Dice of each tried image, and whether it was admitted.
-        real: cross-validated Dice of the real training images.
-        threshold: lowest admitted Dice.
-    """
+def _draw_histogram(path: Path, rows: Sequence[Row], real: Sequence[float], threshold: float) -> None:
+    """Alignment of all tried images against the cross-validated one of real ones."""
     from matplotlib.figure import Figure
 
-    edges = np.linspace(0, 1, 21)
-    admitted = [score for score, fine in scores if fine]
-    rejected = [score for score, fine in scores if not fine]
+    bins = np.linspace(0, 1, 21).tolist()
+    admitted = [row["scores"]["alignment"] for row in rows if row["admitted"]]
+    rejected = [row["scores"]["alignment"] for row in rows if not row["admitted"]]
     figure = Figure(figsize=(6.4, 3.4), dpi=150, layout="constrained")
     axes = figure.subplots()
+    labels = [f"admitted ({len(admitted)})", f"rejected ({len(rejected)})"]
     axes.hist(
         [admitted, rejected],
-        bins=edges.tolist(),
+        bins,
         stacked=True,
-        color=[_ADMITTED_COLOUR, _REJECTED_COLOUR],
-        label=[f"admitted ({len(admitted)})", f"rejected ({len(rejected)})"],
-        edgecolor="white",
-        linewidth=0.5,
+        color=["#1f77b4", "#d62728"],
+        label=labels,
+        ec="white",
+        lw=0.5,
     )
     # Real images are few: drawn as a share of the tried ones, so that both shapes can be compared.
-    weights = [len(scores) / len(real)] * len(real) if real else []
+    weights = [len(rows) / len(real)] * len(real)
     label = f"real images of unseen groups ({len(real)}, scaled)"
-    axes.hist(
-        list(real), edges.tolist(), weights=weights, histtype="step", color=_REAL_COLOUR, lw=1.6, label=label
-    )
+    axes.hist(list(real), bins, weights=weights, histtype="step", color="#4d4d4d", lw=1.6, label=label)
     axes.axvline(threshold, color="black", linewidth=1, linestyle="--")
     place = axes.get_xaxis_transform()  # across in Dice, upwards in shares of the height
     axes.text(threshold + 0.008, 0.98, f"threshold {threshold:.2f}", transform=place, va="top", fontsize=8)

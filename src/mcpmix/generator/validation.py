@@ -6,10 +6,10 @@ not show when. What is looked at comes from the validation part, with noise and 
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,21 +20,18 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.seeds import seed_for, torch_rng
-from mcpmix.core.stage_folder import write_json
+from mcpmix.core.stage_folder import write_json, written
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.conditions import condition, swapped_conditions
-from mcpmix.generator.finetune_steps import LOG, Networks, encode_all
+from mcpmix.generator.counterparts import CONTROLNET
+from mcpmix.generator.examples import encode_all
+from mcpmix.generator.finetune_trainer import LOG, Networks
 from mcpmix.generator.judge import Judge
 from mcpmix.networks.diffusion import Autoencoder, Batch, denoising_error, load_base
 from mcpmix.networks.generator import Generator, SamplingSettings
 from mcpmix.networks.weight_files import resolve
 
-# Images B,3,S,S in [0, 1] and the masks B,S,S they were made for to B scores; higher is better aligned.
-AlignmentJudge: TypeAlias = Callable[[Tensor, Tensor], Sequence[float]]
-
-BEST = "controlnet-best"
-LAST = "controlnet-last"
-USED = "controlnet"
+BEST, LAST = f"{CONTROLNET}-best", f"{CONTROLNET}-last"
 _STEP = "step.json"
 # Not those of the synthesis: whoever tries other settings there should not have to train again.
 _SAMPLING = SamplingSettings(steps=12, guidance=2.0, mask_guidance=1.0, strength=1.0)
@@ -59,26 +56,17 @@ class HeldOut:
     masks: Tensor
     depths: Tensor
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    @classmethod
+    def encode(cls, arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> Self:
+        """Encode images; depths are N,S,S in [0, 1]."""
+        images, masks = as_images(arrays.images), torch.from_numpy(arrays.masks).float()
+        return cls(arrays.ids, images, encode_all(vae, images), masks, torch.from_numpy(depths).float())
 
     @property
     def other_masks(self) -> Tensor:
         """N,S,S: for each sample the mask of another one; of the only one, its own upside down."""
-        return self.masks.roll(len(self) // 2, 0) if len(self) > 1 else self.masks.flip(1)
-
-
-def hold_out(arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> HeldOut:
-    """Encode the samples that are looked at.
-
-    Args:
-        arrays: images and masks of the validation part.
-        depths: N,S,S in [0, 1].
-        vae: on its device.
-    """
-    images = as_images(arrays.images)
-    masks = torch.from_numpy(arrays.masks).float()
-    return HeldOut(arrays.ids, images, encode_all(vae, images), masks, torch.from_numpy(depths).float())
+        count = len(self.ids)
+        return self.masks.roll(count // 2, 0) if count > 1 else self.masks.flip(1)
 
 
 class Validator:
@@ -88,10 +76,10 @@ class Validator:
         networks: the averaged ones are looked at, since they are the result.
         held_out: the samples.
         text: 1,L,C embedding of the full prompt.
-        config: sections `finetune` and `generator`.
+        config: the whole configuration.
         folder: of the log, the grids and the best weights.
         runtime: device and precision.
-        judge: gives alignment scores; by default `swap_alignment` does.
+        judge: gives alignment scores; None: `swap_alignment` does.
     """
 
     def __init__(
@@ -102,16 +90,11 @@ class Validator:
         config: Config,
         folder: Path,
         runtime: Runtime,
-        judge: AlignmentJudge | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        self.networks = networks
-        self.held_out = held_out
-        self.text = text
-        self.config = config
-        self.settings = config.finetune.validation
-        self.folder = folder
-        self.runtime = runtime
-        self.judge = judge
+        self.networks, self.held_out, self.text, self.judge = networks, held_out, text, judge
+        self.config, self.settings = config, config.finetune.validation
+        self.folder, self.runtime = folder, runtime
         self.log = JsonLines(folder / LOG)
 
     def __call__(self, step: int) -> None:
@@ -121,23 +104,48 @@ class Validator:
         """
         if step % self.settings.every and step != self.config.finetune.steps:
             return
-        rows = validations(self.log)
-        if step not in [row["step"] for row in rows]:
+        if step not in [row["step"] for row in validations(self.log)]:
             self.log.append(step=step, validation=self._look(step))
-            rows = validations(self.log)
-        if best_of(rows, self.settings)["step"] == step and exported_step(self.folder / BEST) != step:
-            self._export(step)
+        best = best_of(validations(self.log), self.settings)
+        if best["step"] == step and exported_step(self.folder / BEST) != step:
+            shutil.rmtree(self.folder / BEST, ignore_errors=True)
+            with written(self.folder / BEST) as place:
+                self.networks.save(place)
+                write_json(place / _STEP, {"step": step})
+
+    def save_result(self) -> dict[str, Any]:
+        """Put the weights to be used where the synthesis looks for them, and the others beside them.
+
+        Returns:
+            Facts for the manifest.
+        """
+        if self.settings.use == "last":
+            self.networks.save(self.folder / CONTROLNET)
+        else:
+            self.networks.save(self.folder / LAST)
+            if (self.folder / BEST).exists():  # else it was put in place before a kill
+                shutil.rmtree(self.folder / CONTROLNET, ignore_errors=True)
+                (self.folder / BEST).replace(self.folder / CONTROLNET)
+        rows = validations(self.log)
+        return {"used": self.settings.use, "best": best_of(rows, self.settings), "last": rows[-1]}
 
     @torch.no_grad()
     def _look(self, step: int) -> dict[str, Any]:
+        """The figures of one validation; writes its grid.
+
+        The grid has a row for each sample: real image, its mask, image under it, another mask, image under
+        that.
+        """
         # As sampling leaves it: a first validation in a process must not differ from a later one.
         self.networks.averaged_control.eval().requires_grad_(False)
         with self.runtime.autocast():
             buckets = self._losses()
             own, other = self._images()
-        grid = Path("validation") / f"step-{step:06d}.png"
+        data, grid = self.held_out, Path("validation") / f"step-{step:06d}.png"
+        grey = [masks[:, None].expand_as(own) for masks in (data.masks, data.other_masks)]
+        columns = torch.cat([data.images, grey[0], own, grey[1], other], dim=3)
         (self.folder / grid).parent.mkdir(exist_ok=True)
-        write_grid(self.folder / grid, self.held_out, own, other)
+        write_png(self.folder / grid, np.concatenate(as_pixels(columns)))
         return {
             "loss": float(f"{np.mean(buckets):.5g}"),
             "buckets": buckets,
@@ -148,22 +156,22 @@ class Validator:
 
     def _losses(self) -> list[float]:
         """Mean squared error of each range of timesteps, at its middle; unweighted."""
-        data, buckets, size = self.held_out, _BUCKETS, self.config.finetune.batch_size
-        unet, control = self.networks.averaged_unet, self.networks.averaged_control
-        schedule = self.networks.schedule
+        networks, count, buckets = self.networks, len(self.held_out.ids), _BUCKETS
         errors = []
-        for rows in torch.arange(len(data) * buckets).split(size):
-            error = denoising_error(unet, control, self._batch(rows).to(self.runtime.device), schedule)
+        for rows in torch.arange(count * buckets).split(self.config.finetune.batch_size):
+            batch = self._batch(rows).to(self.runtime.device)
+            error = denoising_error(
+                networks.averaged_unet, networks.averaged_control, batch, networks.schedule
+            )
             errors.append(error.mean(dim=(1, 2)).cpu())
         # Fewer digits than float32 has: the last ones were seen to differ between two equal runs.
-        means = torch.cat(errors).view(len(data), buckets).mean(dim=0)
+        means = torch.cat(errors).view(count, buckets).mean(dim=0)
         return [float(f"{mean:.5g}") for mean in means.tolist()]
 
     def _batch(self, rows: Tensor) -> Batch:
         """Row r is sample r // buckets at the middle of bucket r % buckets, with noise of its own."""
-        data, buckets = self.held_out, _BUCKETS
+        data, buckets, tuned = self.held_out, _BUCKETS, self.config.finetune
         sample, bucket = rows // buckets, rows % buckets
-        tuned = self.config.finetune
         shown = condition(data.masks, data.depths, tuned.condition, tuned.depth_under_mask)
         noise = [
             torch.randn(
@@ -189,52 +197,31 @@ class Validator:
         folder = resolve(self.config.generator.base, "pipeline")
         base = load_base(folder, unet=self.networks.averaged_unet).to(self.runtime.device)
         generator = Generator(base, self.networks.averaged_control)
-        data, size = self.held_out, self.config.finetune.batch_size
+        data, tuned, prompt = self.held_out, self.config.finetune, self.config.generator.prompt.text
         seeds = [seed_for("validation", self.config.seed, name) for name in data.ids]
-        tuned, made = self.config.finetune, []
+        made = []
         for shown in swapped_conditions(
             data.masks, data.other_masks, data.depths, tuned.condition, tuned.depth_under_mask
         ):
-            parts = [
-                generator.sample(
-                    shown[rows],
-                    [self.config.generator.prompt.text] * len(seeds[rows]),
-                    seeds[rows],
-                    _SAMPLING,
-                )
-                for rows in (slice(first, first + size) for first in range(0, len(data), size))
-            ]
+            parts = []
+            for start in range(0, len(seeds), tuned.batch_size):
+                rows = slice(start, start + tuned.batch_size)
+                prompts = [prompt] * len(seeds[rows])
+                parts.append(generator.sample(shown[rows], prompts, seeds[rows], _SAMPLING))
             made.append(torch.cat(parts))
         return made[0], made[1]
 
     def _alignment(self, own: Tensor, other: Tensor) -> float:
-        data = self.held_out
+        """Mean score of all images; by a judge, its Dice as the admission to the bank asks for it.
+
+        Validation masks belong to groups that no network of the judge has seen, so all of them are asked.
+        """
+        masks, others = self.held_out.masks, self.held_out.other_masks
         if self.judge is None:
-            return float(np.mean(swap_alignment(own, other, data.masks, data.other_masks)))
-        scores = [*self.judge(own, data.masks), *self.judge(other, data.other_masks)]
-        return float(np.mean(scores))
-
-    def _export(self, step: int) -> None:
-        """Write the weights of this step as the best ones, whole or not at all."""
-        place = self.folder / BEST
-        temporary = self.folder / f"{BEST}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        self.networks.save(temporary)
-        write_json(temporary / _STEP, {"step": step})
-        shutil.rmtree(place, ignore_errors=True)
-        temporary.replace(place)
-
-
-def judged_by(judge: Judge) -> AlignmentJudge:
-    """The alignment that the admission to the bank asks for: Dice of what the judge finds against the masks.
-
-    Validation masks belong to groups that no network of the judge has seen, so all of them are asked.
-    """
-
-    def score(images: Tensor, masks: Tensor) -> Sequence[float]:
-        return judge.dice(as_pixels(images), masks.to(torch.uint8).cpu().numpy()).tolist()
-
-    return score
+            return float(np.mean(swap_alignment(own, other, masks, others)))
+        pairs = ((own, masks), (other, others))
+        dice = [self.judge.dice(as_pixels(images), wanted.byte().numpy()) for images, wanted in pairs]
+        return float(np.mean(np.concatenate(dice)))
 
 
 def swap_alignment(own: Tensor, other: Tensor, masks: Tensor, other_masks: Tensor) -> list[float]:
@@ -258,20 +245,6 @@ def swap_alignment(own: Tensor, other: Tensor, masks: Tensor, other_masks: Tenso
     return scores.tolist()
 
 
-def write_grid(path: Path, data: HeldOut, own: Tensor, other: Tensor) -> None:
-    """One row for each sample: real image, its mask, image under it, another mask, image under that.
-
-    Args:
-        path: of the PNG; written whole or not at all.
-        data: the samples.
-        own: N,3,S,S in [0, 1], under their own masks.
-        other: likewise, under the masks of others.
-    """
-    grey = [masks[:, None].expand_as(own) for masks in (data.masks, data.other_masks)]
-    columns = torch.cat([data.images, grey[0], own, grey[1], other], dim=3)
-    write_png(path, np.concatenate(as_pixels(columns)))
-
-
 def validations(log: JsonLines) -> list[dict[str, Any]]:
     """The rows of a log that are validations: `step`, `loss`, `buckets`, `alignment` and by what, `grid`."""
     return [{"step": row["step"], **row["validation"]} for row in log.rows() if "validation" in row]
@@ -287,20 +260,3 @@ def exported_step(folder: Path) -> int | None:
     """After how many steps the weights in a folder were exported; None if there are none."""
     path = folder / _STEP
     return int(json.loads(path.read_text(encoding="utf-8"))["step"]) if path.exists() else None
-
-
-def keep_both(networks: Networks, folder: Path, use: str) -> None:
-    """Put the chosen weights where the synthesis looks for them, and the others beside them.
-
-    Args:
-        networks: after the last step.
-        folder: of the stage; the best weights are in it.
-        use: "last" or "best".
-    """
-    if use == "last":
-        networks.save(folder / USED)
-        return
-    networks.save(folder / LAST)
-    if (folder / BEST).exists():  # else it was put in place before a kill
-        shutil.rmtree(folder / USED, ignore_errors=True)
-        (folder / BEST).replace(folder / USED)

@@ -1,63 +1,62 @@
-"""Processes that make counterparts while something else goes on.
+"""Processes that make counterparts while the segmenter trains.
 
-Nothing is shared that a dying process could leave locked. Each worker has a pipe of its own for short
-messages; images come back through slots of shared memory, whose number bounds how much can be under way. This
-module imports little, so that a worker soon watches its parent: one whose parent is gone ends at once.
+Neither a torch DataLoader nor a ProcessPoolExecutor does this. A DataLoader has to know its whole order
+before it starts and restarts with every epoch, while the images of the next epoch are made during this one,
+follow the gates logged until then, and give way to what is asked for out of turn. The workers of an executor
+share one pipe for their answers: a worker killed while it writes an image leaves the parent waiting for ever.
+Here each worker has a pipe of its own, whose end tells that the worker ended, and a thread that waits for it.
+
+This module imports little, so that a worker soon watches its parent: one whose parent is gone ends at once.
 """
 
-import math
 import pickle
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from ctypes import Array, c_ubyte
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, Protocol, final
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Protocol, final
 
 import numpy as np
+import numpy.typing as npt
 
 from mcpmix.core.errors import McpmixError, TrainingError
 from mcpmix.core.progress import end_with_parent
-from mcpmix.generator.bank import Maker, Pixels, make_filled
 
-if TYPE_CHECKING:
-    from mcpmix.generator.counterparts import Request
+Pixels = npt.NDArray[np.uint8]
 
-MakeMaker = Callable[[], Maker]
-Shape = tuple[int, int, int, int, int]
 _SECONDS_TO_END = 5.0
 
 
-class Pool(Protocol):
-    """Makes batches of counterparts, somewhere else and in any order."""
+@dataclass(frozen=True)
+class Request:
+    """One counterpart to make: replica number `replica` of the sample at `index` of the arrays."""
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another batch may be submitted."""
-        ...
+    index: int
+    replica: int
 
-    def submit(self, requests: Sequence["Request"]) -> None:
-        """Ask for 1 to a batch of counterparts; needs room."""
-        ...
 
-    def collect(self) -> tuple[Sequence["Request"], Pixels]:
-        """Wait for a batch that was submitted: its requests and their B,S,S,3 uint8 images; makes room."""
-        ...
+class Maker(Protocol):
+    """What makes counterparts; `CounterpartMaker` is one."""
 
-    def close(self) -> None:
-        """End it; what is under way is dropped."""
+    def make(self, requests: Sequence[Request]) -> np.ndarray:
+        """B,S,S,3 uint8 images, made as one batch."""
         ...
 
 
-@dataclass
-class _Worker:
-    process: SpawnProcess
-    connection: Connection
-    slots: list[int] = field(default_factory=list)  # under way, oldest first
+def make_filled(maker: Maker, requests: Sequence[Request], batch_size: int) -> Pixels:
+    """Make 1 to `batch_size` counterparts, B,S,S,3 uint8, always computed as a full batch.
+
+    A short batch is filled up with its last request. Networks round differently at different batch sizes, but
+    at one size an image's bits do not depend on its place or its neighbours. So whatever is made here can be
+    repeated alone, bit for bit.
+    """
+    filled = [*requests, *[requests[-1]] * (batch_size - len(requests))]
+    return np.asarray(maker.make(filled)[: len(requests)], dtype=np.uint8)
 
 
 @final
@@ -70,120 +69,80 @@ class WorkerPool:
     Args:
         make_maker: builds the generator inside a worker; must be picklable.
         workers: number of processes.
-        slots: batches under way or waiting to be collected at most.
         batch_size: images per call of the generator.
-        size: side of an image in pixels.
     """
 
-    def __init__(
-        self, make_maker: MakeMaker, *, workers: int, slots: int, batch_size: int, size: int
-    ) -> None:
-        context = get_context("spawn")
-        shape: Shape = (max(slots, workers), batch_size, size, size, 3)
-        memory: Array[c_ubyte] = context.RawArray(c_ubyte, math.prod(shape))
-        self._images = _view(memory, shape)
-        self._free = list(range(shape[0]))
-        self._requests: dict[int, Sequence[Request]] = {}
-        self._workers: list[_Worker] = []
-        arguments = (memory, shape, pickle.dumps(make_maker))
+    def __init__(self, make_maker: Callable[[], Maker], *, workers: int, batch_size: int) -> None:
+        context, payload = get_context("spawn"), pickle.dumps(make_maker)
+        self.processes = []
+        self._idle: SimpleQueue[int] = SimpleQueue()
+        self._pipes: list[Connection] = []
         with _interrupts_held():
-            for _ in range(workers):
+            for number in range(workers):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, *arguments), daemon=True)
+                process = context.Process(target=_work, args=(there, payload, batch_size), daemon=True)
                 process.start()
                 there.close()  # or the end of the worker would not be seen as the end of the pipe
-                self._workers.append(_Worker(process, here))
+                self.processes.append(process)
+                self._pipes.append(here)
+                self._idle.put(number)
+        self._threads = ThreadPoolExecutor(workers)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a slot is free."""
-        return bool(self._free)
+    def submit(self, requests: Sequence[Request]) -> "Future[list[Pixels]]":
+        """Ask for 1 to a batch of counterparts, S,S,3 each.
 
-    def submit(self, requests: Sequence["Request"]) -> None:
-        """Give a batch to the worker that has least to do."""
-        worker = min(self._workers, key=lambda each: len(each.slots))
-        slot = self._free.pop()
-        self._requests[slot] = requests
-        try:
-            worker.connection.send((slot, list(requests)))
-        except OSError:
-            while True:  # until what it said before it ended, or that it ended
-                self._receive(worker)
-        worker.slots.append(slot)
-
-    def collect(self) -> tuple[Sequence["Request"], Pixels]:
-        """The next finished batch.
-
-        Raises:
-            TrainingError: a worker failed or was killed.
+        The future raises TrainingError if the worker failed or was killed.
         """
-        busy = {each.connection: each for each in self._workers if each.slots}
-        ready = wait(list(busy))
-        slot = self._receive(busy[ready[0]])  # type: ignore[index]
-        self._free.append(slot)
-        requests = self._requests.pop(slot)
-        return requests, self._images[slot, : len(requests)].copy()
+        return self._threads.submit(self._ask, list(requests))
+
+    def _ask(self, requests: list[Request]) -> list[Pixels]:
+        number = self._idle.get()
+        with suppress(OSError):  # it may have ended; what it said before that is still in the pipe
+            self._pipes[number].send(requests)
+        try:
+            answer = self._pipes[number].recv()
+        except (EOFError, OSError):
+            process = self.processes[number]
+            process.join(_SECONDS_TO_END)
+            raise TrainingError(
+                f"A process that makes counterparts ended without a word (exit code {process.exitcode}). If "
+                "the machine ran out of memory, lower synthesis.workers or synthesis.batch_size; training "
+                "resumes from its last checkpoint."
+            ) from None
+        finally:
+            self._idle.put(number)
+        if isinstance(answer, TrainingError):
+            raise answer
+        return list(answer)
 
     def close(self) -> None:
         """End all workers at once, also in the middle of an image; can be called twice."""
-        for worker in self._workers:
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join(_SECONDS_TO_END)
-            if worker.process.exitcode is None:
-                worker.process.kill()
-                worker.process.join()
-            worker.connection.close()
-        self._workers = []
-
-    def _receive(self, worker: _Worker) -> int:
-        try:
-            message = worker.connection.recv()
-        except (EOFError, OSError):
-            worker.process.join(_SECONDS_TO_END)
-            raise TrainingError(
-                "A process that makes counterparts ended without a word "
-                f"(exit code {worker.process.exitcode}). If the machine ran out of memory, lower "
-                "synthesis.workers or synthesis.batch_size; training goes on from its last checkpoint."
-            ) from None
-        if isinstance(message, int):
-            worker.slots.remove(message)
-            return message
-        text, trace = message
-        error = TrainingError(f"Counterparts cannot be made: {text}")
-        error.add_note(trace)
-        raise error
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self._threads.shutdown(cancel_futures=True)
+        for pipe in self._pipes:
+            pipe.close()
 
 
-# --- inside a worker -------------------------------------------------------------------------------------
-
-
-def _work(connection: Connection, memory: "Array[c_ubyte]", shape: Shape, payload: bytes) -> None:
-    """Build a maker, then make batches until the parent closes the pipe."""
+def _work(pipe: Connection, payload: bytes, batch_size: int) -> None:
+    """Inside a worker: build a maker, then make batches until the parent closes the pipe."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    images = _view(memory, shape)
     try:
         maker: Maker = pickle.loads(payload)()
-        for slot, requests in _messages(connection):
-            images[slot, : len(requests)] = make_filled(maker, requests, shape[1])
-            connection.send(slot)
+        while True:
+            try:
+                requests = pipe.recv()
+            except EOFError:
+                return
+            # One by one: a view would keep the whole batch in memory as long as one of its images.
+            pipe.send(list(make_filled(maker, requests, batch_size)))
     except Exception as error:  # whatever it is, the parent tells it
         text = str(error) if isinstance(error, McpmixError) else f"{type(error).__name__}: {error}"
-        connection.send((text, traceback.format_exc()))
-
-
-def _messages(connection: Connection) -> Iterator[tuple[int, Sequence["Request"]]]:
-    while True:
-        try:
-            message = connection.recv()
-        except EOFError:
-            return
-        yield message
-
-
-def _view(memory: "Array[c_ubyte]", shape: Shape) -> Pixels:
-    return np.frombuffer(memoryview(memory), np.uint8).reshape(shape)
+        told = TrainingError(f"Counterparts cannot be made: {text}")
+        told.add_note(traceback.format_exc())
+        pipe.send(told)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of
 from mcpmix.data.splits import require_lesions
-from mcpmix.generator.pair_source import PairBank, PairFolders, PairSource, open_pairs
+from mcpmix.generator.pair_source import PairBank, PairSource, open_pairs
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategy import Batch, Originals, Term
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
@@ -106,12 +106,15 @@ class Trainer:
             stored = [range(len(self.config.editor.instructions))] * len(self.train)
             drawn_by = seed_for(self.config.seed, self.seed)
             return PairBank(inputs.edits.folder, self.train.ids, stored, drawn_by)
-        folders = PairFolders(
-            pairs=inputs.pairs.folder if inputs.pairs is not None else None,
-            control=inputs.generator / "controlnet" if inputs.generator is not None else None,
-            depth=inputs.depth.folder if inputs.depth is not None else None,
+        return open_pairs(
+            self.config,
+            self.train,
+            self.seed,
+            self._order,
+            pairs=inputs.pairs,
+            generator=inputs.generator,
+            depth=inputs.depth,
         )
-        return open_pairs(self.config, self.train, folders, self.seed, self._order)
 
     def fit(self, progress: Progress) -> None:
         """Run the epochs that are left; a checkpoint after each one."""

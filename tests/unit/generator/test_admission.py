@@ -3,7 +3,7 @@ import pytest
 from torch import nn
 
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.admission import Admission, ExposureLimits, Thresholds, kind_of, tally
+from mcpmix.generator.admission import Admission, ExposureLimits, expose, kind_of, tally
 from mcpmix.generator.copies import CopyCheck, CopyLimits
 from mcpmix.generator.judge import Judge
 
@@ -36,8 +36,9 @@ def admission():
     arrays, groups = Arrays(("a", "b"), images, masks), ["x", "y"]
     judge = Judge([Bright(), Bright()], {"x": 0, "y": 1}, {"a": 1.0, "b": 0.8})
     copies = CopyCheck(MeanColour(), arrays, groups, Arrays((), images[:0], masks[:0]), seed=0)
-    thresholds = Thresholds(0.5, CopyLimits(features=0.05, picture=0.0), ExposureLimits.of(images, 0.5))
-    return Admission(judge, copies, arrays, groups, thresholds)
+    limits = CopyLimits(features=0.05, picture=0.0)
+    exposure = ExposureLimits.of(images, 0.5)
+    return Admission(judge, copies, arrays, groups, alignment=0.5, copy=limits, exposure=exposure)
 
 
 def test_good_images_are_admitted_with_all_scores(admission):
@@ -68,7 +69,7 @@ def test_bad_images_are_rejected_with_every_reason(admission, image, source, rea
 
 
 def test_thresholds_are_told_with_their_meaning(admission):
-    told = admission.thresholds_as_json()
+    told = admission.thresholds()
     assert set(told) == {"alignment", "copy", "exposure"}
     assert told["copy"]["features"]["limit"] == 0.05
     assert set(told["copy"]["picture"]) == {"limit", "found", "mistaken"}
@@ -89,3 +90,44 @@ def test_reasons_are_counted_by_kind_once_per_image():
     ]
     assert tally(rows) == {"alignment": 2, "copy": 1, "too dark": 1}
     assert kind_of("too dark") == "too dark"
+
+
+def halves(low, high):
+    image = np.full((8, 8, 3), low, np.uint8)
+    image[:4] = high
+    return image
+
+
+REAL = np.stack([halves(51, 102), halves(102, 204)])
+
+
+def test_exposure_by_hand():
+    grey, burnt = expose(np.stack([halves(51, 102), halves(0, 255)]))
+    assert grey.mean == pytest.approx(0.3)
+    assert grey.spread == pytest.approx(0.1)
+    assert grey.clipped == 0
+    assert burnt.clipped == pytest.approx(0.5)
+
+
+def test_limits_lie_beyond_the_real_images():
+    limits = ExposureLimits.of(REAL, 0.5)
+    assert limits.darkest == pytest.approx(0.15)
+    assert limits.brightest == pytest.approx(0.8)
+    assert limits.flattest == pytest.approx(0.05)
+    assert limits.clipped == pytest.approx(0.1)
+    tight = ExposureLimits.of(REAL, 0.0)
+    assert not any(tight.problem(item) for item in expose(REAL))
+
+
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        (halves(100, 104), "blank"),
+        (halves(0, 60), "too dark"),
+        (halves(180, 245), "too bright"),
+        (halves(20, 255), "burnt out"),
+        (halves(40, 120), ""),
+    ],
+)
+def test_problems_are_named(image, problem):
+    assert ExposureLimits.of(REAL, 0.5).problem(expose(image[None])[0]) == problem

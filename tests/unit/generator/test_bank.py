@@ -4,13 +4,14 @@ from PIL import Image
 
 from mcpmix.core.errors import StorageError
 from mcpmix.core.seeds import numpy_rng, seed_for
+from mcpmix.core.stage_folder import StageKey, file_digest, workspace
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.admission import Verdict
-from mcpmix.generator.bank import Bank, BankSize, damaged
-from mcpmix.generator.counterparts import Request
+from mcpmix.generator.bank import Bank, damaged, inspect_bank, place_of, write_synthetic
 from mcpmix.generator.ledger import Ledger, admitted_replicas, read_verified
+from mcpmix.generator.workers import Request
 
-SIZE = BankSize(replicas=2, tries=3, batch_size=4)
+BATCH = 4
 ROOT = "r" * 64
 
 
@@ -30,7 +31,7 @@ class FakeMaker:
         return f"prompt {request.replica}"
 
     def make(self, requests):
-        assert len(requests) == SIZE.batch_size
+        assert len(requests) == BATCH
         self.made += list(dict.fromkeys(requests))
         if self.kill_at is not None and len(self.made) >= self.kill_at:
             raise KeyboardInterrupt
@@ -41,7 +42,7 @@ class FakeMaker:
 
 def assess(images, sources):
     """Rejects all of c, and of the others what has a dark corner."""
-    assert len(images) == len(sources) == SIZE.batch_size
+    assert len(images) == len(sources) == BATCH
     return [
         Verdict({"alignment": 0.1}, ("alignment: 0.10 < 0.50",))
         if source == 2 or image[0, 0, 0] < 100
@@ -52,12 +53,13 @@ def assess(images, sources):
 
 def open_bank(folder, maker=None, judge=assess):
     folder.mkdir(exist_ok=True)
-    size = SIZE if judge else BankSize(2, 1, 4)
     return Bank(
         folder,
-        Ledger(folder / "ledger.jsonl", ROOT).open(),
+        Ledger(folder / "ledger.jsonl", ROOT),
         maker or FakeMaker(),
-        size,
+        replicas=2,
+        tries=3 if judge else 1,
+        batch_size=BATCH,
         run="trial",
         facts={"steps": 8},
         masks=("ma", "mb", "mc"),
@@ -142,7 +144,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize("damage", [truncate, flip, lambda path: path.unlink()])
-def test_damaged_images_are_found_and_made_again_alone(filled, damage):
+def test_damaged_images_are_found_and_repaired_alone(filled, damage):
     before = content(filled.folder)
     hurt = [filled.ledger.rows[1], filled.ledger.rows[-1]]
     for row in hurt:
@@ -150,7 +152,7 @@ def test_damaged_images_are_found_and_made_again_alone(filled, damage):
     again = open_bank(filled.folder)
     found = damaged(filled.folder, again.ledger.rows)
     assert found == hurt
-    again.mend(found)
+    again.repair(found)
     assert content(filled.folder) == before
     assert len(again.maker.made) == 2
     assert damaged(filled.folder, again.ledger.rows) == []
@@ -162,7 +164,7 @@ def test_an_image_that_comes_out_otherwise_is_an_error(filled):
     maker = FakeMaker()
     maker.make = lambda requests: np.zeros((len(requests), 8, 8, 3), np.uint8)
     with pytest.raises(StorageError, match="differs from what the ledger says"):
-        open_bank(filled.folder, maker).mend([row])
+        open_bank(filled.folder, maker).repair([row])
 
 
 def test_a_ledger_edited_in_between_stops_the_bank(filled):
@@ -173,3 +175,62 @@ def test_a_ledger_edited_in_between_stops_the_bank(filled):
         open_bank(filled.folder)
     with pytest.raises(StorageError, match=f"line {line}"):
         read_verified(filled.folder, ROOT, None)
+
+
+KEY = StageKey("synthesize", {})
+
+
+def fill(folder, count=3):
+    ledger = Ledger(folder / "ledger.jsonl", KEY.digest)
+    for replica in range(count):
+        file = place_of("a", replica, 0, admitted=replica > 0)
+        write_synthetic(folder / file, np.full((4, 4, 3), replica, np.uint8), run="r", seed=replica)
+        row = {"parent": "a", "replica": replica, "try": 0, "admitted": replica > 0, "file": file.as_posix()}
+        ledger.append({**row, "image_sha256": file_digest(folder / file)})
+    return ledger
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    with workspace(tmp_path / "pairs", KEY) as space:
+        ledger = fill(space.folder)
+        space.finish(ledger=ledger.head)
+    return tmp_path / "pairs"
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    with workspace(tmp_path / "pairs", KEY) as space:
+        fill(space.folder)
+    return tmp_path / "pairs.partial"
+
+
+def test_a_whole_bank_is_described(pairs):
+    assert inspect_bank(pairs) == "2 admitted of 3 images tried; ledger and images are whole"
+
+
+def test_no_bank_is_no_problem(tmp_path):
+    assert inspect_bank(tmp_path / "pairs") == "none yet"
+
+
+def test_damaged_and_missing_images_are_all_named(pairs):
+    (pairs / "images/a/1.png").write_bytes(b"x")
+    (pairs / "rejected/a/0-0.png").unlink()
+    with pytest.raises(StorageError, match=r"(?s)mcpmix synthesize.*rejected/a/0-0\.png.*images/a/1\.png"):
+        inspect_bank(pairs)
+
+
+@pytest.mark.parametrize("folder", ["pairs", "unfinished"])
+def test_an_edited_row_is_named(folder, tmp_path, request):
+    path = request.getfixturevalue(folder) / "ledger.jsonl"
+    path.write_text(path.read_text().replace('"replica": 1', '"replica": 7'))
+    with pytest.raises(StorageError, match="line 2: its content does not match"):
+        inspect_bank(tmp_path / "pairs")
+
+
+def test_an_unfinished_bank_may_end_in_a_torn_line_and_is_left_alone(unfinished, tmp_path):
+    path = unfinished / "ledger.jsonl"
+    torn = path.read_bytes()[:-9]
+    path.write_bytes(torn)
+    assert inspect_bank(tmp_path / "pairs") == "unfinished, 2 images tried so far; the ledger is whole"
+    assert path.read_bytes() == torn

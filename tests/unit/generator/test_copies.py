@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.copies import Calibration, CopyCheck, CopyLimits, Distances, near_duplicates, pictures
+from mcpmix.generator.copies import Calibration, CopyCheck, CopyLimits, near_duplicates, pictures
 
 
 class MeanColour(nn.Module):
@@ -28,6 +28,18 @@ def arrays(images, prefix="t"):
 TRAIN = flat((0, 0, 0), (0, 0, 51), (0, 204, 0))  # features 0, 0.2 b, 0.8 g
 
 
+def distances(source, train, nearest, held_out, picture_source, picture_train, alike):
+    return {
+        "distance_source": source,
+        "distance_train": train,
+        "nearest_train": nearest,
+        "distance_held_out": held_out,
+        "picture_source": picture_source,
+        "picture_train": picture_train,
+        "alike_train": alike,
+    }
+
+
 @pytest.fixture
 def check():
     held_out = arrays(flat((255, 0, 0)), "v")
@@ -38,23 +50,23 @@ def test_distances_are_in_units_of_the_distance_between_groups(check):
     assert check.unit == pytest.approx((0.8 + math.hypot(0.2, 0.8)) / 2)
     images = flat((0, 51, 0), (0, 0, 51))
     first, second = check.measure(check.features(images), images, [0, 0])
-    assert first.source == pytest.approx(0.2 / check.unit)
-    assert first.train == pytest.approx(math.hypot(0.2, 0.2) / check.unit)
-    assert first.nearest == "t1"
-    assert first.held_out == pytest.approx(math.hypot(1, 0.2) / check.unit)
-    assert second.nearest == "t1"
-    assert second.train == pytest.approx(0, abs=1e-7)
+    assert first["distance_source"] == pytest.approx(0.2 / check.unit)
+    assert first["distance_train"] == pytest.approx(math.hypot(0.2, 0.2) / check.unit)
+    assert first["nearest_train"] == "t1"
+    assert first["distance_held_out"] == pytest.approx(math.hypot(1, 0.2) / check.unit)
+    assert second["nearest_train"] == "t1"
+    assert second["distance_train"] == pytest.approx(0, abs=1e-7)
 
 
 def test_the_source_is_not_among_the_others(check):
     only = check.measure(check.features(TRAIN[2:]), TRAIN[2:], [2])[0]
-    assert only.source == pytest.approx(0, abs=1e-7)
-    assert only.nearest != "t2"
+    assert only["distance_source"] == pytest.approx(0, abs=1e-7)
+    assert only["nearest_train"] != "t2"
 
 
 def test_without_held_out_images_that_distance_is_unknown():
     check = CopyCheck(MeanColour(), arrays(TRAIN), ["a", "a", "a"], arrays(TRAIN[:0], "v"), seed=0)
-    assert math.isnan(check.measure(check.features(TRAIN[:1]), TRAIN[:1], [0])[0].held_out)
+    assert math.isnan(check.measure(check.features(TRAIN[:1]), TRAIN[:1], [0])[0]["distance_held_out"])
     assert check.unit > 0
 
 
@@ -84,8 +96,8 @@ def test_strangers_are_the_nearest_of_other_groups_and_of_held_out_images(check)
 
 def test_every_kind_of_copy_is_a_reason():
     limits = CopyLimits(features=0.1, picture=0.2)
-    far = Distances(0.1, 0.5, "n", math.nan, 0.2, 0.3, "p")
-    near = Distances(0.05, 0.06, "n", math.nan, 0.15, 0.16, "p")
+    far = distances(0.1, 0.5, "n", math.nan, 0.2, 0.3, "p")
+    near = distances(0.05, 0.06, "n", math.nan, 0.15, 0.16, "p")
     assert limits.problems(far) == []
     assert limits.problems(near) == [
         "copy: features of its source at 0.050 < 0.100",

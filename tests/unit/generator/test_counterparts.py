@@ -2,8 +2,8 @@ import numpy as np
 
 from mcpmix.core.seeds import seed_for
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.bank import make_filled
-from mcpmix.generator.counterparts import CounterpartMaker, Request
+from mcpmix.generator.counterparts import CounterpartMaker
+from mcpmix.generator.workers import Request, make_filled
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.generator import Generator, SamplingSettings

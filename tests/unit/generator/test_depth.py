@@ -10,7 +10,7 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.data import dataset
 from mcpmix.generator import depth
-from mcpmix.generator.conditions import read_depth
+from mcpmix.generator.conditions import read_depths
 
 RUNTIME = Runtime(torch.device("cpu"), torch.float32, "test")
 
@@ -82,9 +82,20 @@ def test_every_training_image_has_a_map_and_a_row(run, tmp_path):
     made = run()
     rows = JsonLines(made / depth.MAPS).rows()
     assert [row["id"] for row in rows] == ["s0", "s1", "s2", "s3"]
-    assert read_depth(made / "s1.png")[8, 8] == pytest.approx(60 / 255, abs=1e-4)
+    assert read_depths(made.folder, ["s1"])[0, 8, 8] == pytest.approx(60 / 255, abs=1e-4)
     assert CountingNetwork.seen == 4
     assert made.manifest["counts"] == {"maps": 4, "reused": 0}
+
+
+def test_where_fine_tuning_is_validated_the_images_it_looks_at_have_maps_too(run, tmp_path):
+    write(tmp_path, [10, 60, 110, 160, 210, 250])
+    before = run()
+    made = run("finetune.validation.every=5")
+    assert [row["id"] for row in JsonLines(made / depth.MAPS).rows()] == ["s0", "s1", "s2", "s3", "s4"]
+    assert made.manifest["counts"] == {"maps": 5, "reused": 4}
+    assert CountingNetwork.seen == 5
+    assert before.digest != made.digest
+    assert run("finetune.validation.every=9").digest == made.digest  # how often does not matter
 
 
 def test_a_killed_stage_keeps_whole_maps_and_makes_damaged_ones_again(run, tmp_path):
@@ -100,7 +111,7 @@ def test_a_killed_stage_keeps_whole_maps_and_makes_damaged_ones_again(run, tmp_p
     made = run()
     assert CountingNetwork.seen == 4  # whole batches, as in an uninterrupted run
     assert (made / "s0.png").stat().st_mtime_ns == kept  # but what was whole is not written again
-    assert read_depth(made / "s1.png")[8, 8] == pytest.approx(60 / 255, abs=1e-4)
+    assert read_depths(made.folder, ["s1"])[0, 8, 8] == pytest.approx(60 / 255, abs=1e-4)
     assert len(JsonLines(made / depth.MAPS).rows()) == 4
 
 
@@ -112,10 +123,10 @@ def test_a_changed_data_set_computes_only_changed_images(run, tmp_path):
     made = run()
     assert CountingNetwork.seen == 2  # the batch of the changed image
     assert made.manifest["counts"] == {"maps": 4, "reused": 3}
-    assert read_depth(made / "s1.png")[8, 8] == pytest.approx(61 / 255, abs=1e-4)
+    assert read_depths(made.folder, ["s1"])[0, 8, 8] == pytest.approx(61 / 255, abs=1e-4)
     write(tmp_path, [10, 60, 110, 160, 210, 250])  # back again: the map is on the shelf
     CountingNetwork.seen = 0
-    assert read_depth(run() / "s1.png")[8, 8] == pytest.approx(60 / 255, abs=1e-4)
+    assert read_depths(run().folder, ["s1"])[0, 8, 8] == pytest.approx(60 / 255, abs=1e-4)
     assert CountingNetwork.seen == 0
 
 

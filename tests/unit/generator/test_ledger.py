@@ -15,7 +15,7 @@ def row(parent="a", replica=0, admitted=True, **more):
 
 @pytest.fixture
 def ledger(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.jsonl", ROOT).open()
+    ledger = Ledger(tmp_path / "ledger.jsonl", ROOT)
     for replica in range(4):
         ledger.append(row(replica=replica, score=0.1 + replica / 3, note="naïve\u2028line"))
     return ledger
@@ -40,7 +40,7 @@ def test_a_seal_is_a_plain_sha256_over_the_row_and_the_seal_before(ledger):
 
 
 def test_it_is_read_back_and_continued_as_if_never_closed(ledger, tmp_path):
-    again = Ledger(ledger.path, ROOT).open()
+    again = Ledger(ledger.path, ROOT)
     assert again.rows == ledger.rows == read_rows(tmp_path)
     again.append(row(replica=4))
     assert read_verified(tmp_path, ROOT, again.head) == again.rows
@@ -80,7 +80,7 @@ def test_a_changed_row_is_found_with_its_line(ledger, change, line):
     edit(ledger, change)
     assert ledger.path.read_bytes() != before
     with pytest.raises(StorageError, match=rf"ledger\.jsonl, line {line}: .*delete the folder"):
-        Ledger(ledger.path, ROOT).open()
+        Ledger(ledger.path, ROOT)
 
 
 @pytest.mark.parametrize("change", [lambda lines: lines.pop(), lambda lines: lines.clear()])
@@ -100,7 +100,7 @@ def test_a_line_cut_short_by_a_kill_is_cut_off(ledger, kept):
     whole = ledger.path.read_bytes()
     start = whole[:-1].rfind(b"\n") + 1
     ledger.path.write_bytes(whole[:start] + whole[start:][:kept])
-    again = Ledger(ledger.path, ROOT).open()
+    again = Ledger(ledger.path, ROOT)
     assert again.rows == ledger.rows[:3]
     assert ledger.path.read_bytes() == whole[:start]
     again.append(

@@ -1,45 +1,107 @@
-from collections import deque
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.unit.generator.light_makers import Light, picture
+from tests.helpers.light_makers import Light, picture
 from tests.unit.generator.test_counterparts import make_maker
 
-from mcpmix.core.errors import DataError
-from mcpmix.generator.bank import make_filled
-from mcpmix.generator.counterparts import Request
-from mcpmix.generator.pair_source import BankPlan, FreshPlan, OnTheFly, PairBank
-from mcpmix.generator.workers import WorkerPool
+from mcpmix.core.errors import ConfigError, DataError
+from mcpmix.data.cache import Arrays
+from mcpmix.generator.pair_source import BankPlan, FreshPlan, OnTheFly, PairBank, effort, open_pairs
+from mcpmix.generator.workers import Request, WorkerPool, make_filled
 
 FALLING = [0.08, 0.06, 0.04, 0.02, 0.0, 0.0]
 
 
-class PoolHere:
-    """Makes everything in this process when it is collected, the last batch first: order must not matter."""
+def test_effort_follows_s_rho_two_epochs_late():
+    assert [effort(epoch, FALLING) for epoch in range(1, 8)] == pytest.approx([1, 1, 1, 0.75, 0.5, 0.25, 0])
 
-    def __init__(self, slots=3, batch_size=2):
-        self.slots, self.batch_size = slots, batch_size
-        self.waiting = deque()
+
+def test_effort_never_exceeds_the_start_and_survives_gates_at_zero():
+    assert effort(4, [0.1, 0.3]) == 1
+    assert effort(9, [0.0, 0.0]) == 1
+    assert effort(4, []) == 1
+
+
+def test_fresh_plan_without_budget_renews_everybody():
+    plan = FreshPlan(3, seed=0)
+    assert plan.used(1).tolist() == [0, 0, 0]
+    assert plan.used(5, FALLING).tolist() == [4, 4, 4]
+    assert plan.current(5).tolist() == [[4]] * 3
+
+
+def test_budget_renews_the_share_that_effort_says_and_keeps_the_rest():
+    plan = FreshPlan(4000, seed=3, budget=True)
+    before = plan.used(1, FALLING)
+    for epoch in range(2, 8):
+        now = plan.used(epoch, FALLING)
+        renewed = now == epoch - 1
+        assert renewed.mean() == pytest.approx(effort(epoch, FALLING), abs=0.03)
+        assert np.array_equal(now[~renewed], before[~renewed])
+        before = now
+
+
+def test_budget_depends_on_seed_epoch_and_gates_alone():
+    one, other = FreshPlan(50, 1, budget=True), FreshPlan(50, 1, budget=True)
+    walked = [one.used(epoch, FALLING) for epoch in range(1, 8)]
+    assert np.array_equal(walked[-1], other.used(7, FALLING))
+    assert np.array_equal(other.used(4, FALLING[:2]), walked[3])  # what came later does not matter
+    assert not np.array_equal(walked[4], FreshPlan(50, 2, budget=True).used(5, FALLING))
+
+
+def test_bank_draws_only_what_is_stored():
+    plan = BankPlan([[0, 1, 2], [1], [0, 2]], seed=0)
+    drawn = np.array([plan.used(epoch) for epoch in range(1, 60)])
+    assert [set(column) for column in drawn.T] == [{0, 1, 2}, {1}, {0, 2}]
+
+
+def test_refresh_replaces_one_place_of_the_renewed_masks_for_good():
+    plan = BankPlan([[0, 1, 2]] * 2000, seed=5, refresh=0.3, first_new=3)
+    before = BankPlan([[0, 1, 2]] * 2000, seed=5).current(1)
+    for epoch in range(1, 5):
+        now, used = plan.current(epoch), plan.used(epoch)
+        changed = now != before
+        renewed = changed.any(axis=1)
+        assert renewed.mean() == pytest.approx(0.3, abs=0.04)
+        assert (changed.sum(axis=1) <= 1).all()
+        assert (now[changed] == 3 + epoch - 1).all()
+        assert (used[renewed] == 3 + epoch - 1).all()  # what is made anew is used at once
+        assert (now == used[:, None]).any(axis=1).all()
+        before = now
+
+
+def test_refresh_follows_the_budget():
+    plan = BankPlan([[0, 1]] * 4000, seed=5, refresh=0.5, budget=True, first_new=2)
+    shares = [(plan.used(epoch, FALLING) == 2 + epoch - 1).mean() for epoch in (1, 4, 7)]
+    assert shares == pytest.approx([0.5, 0.375, 0], abs=0.03)
+
+
+def test_without_refresh_nothing_changes():
+    assert np.array_equal(BankPlan([[0, 1]] * 9, seed=5).current(40), np.array([[0, 1]] * 9))
+
+
+class PoolHere:
+    """Makes a batch in this process when somebody waits for it."""
+
+    def __init__(self):
         self.asked = []
 
-    @property
-    def has_room(self):
-        return len(self.waiting) < self.slots
-
     def submit(self, requests):
-        assert self.has_room
-        self.waiting.append(list(requests))
         self.asked += requests
-
-    def collect(self):
-        requests = self.waiting.pop()
-        return requests, make_filled(Light(), requests, self.batch_size)
+        return Later(list(requests))
 
     def close(self):
-        self.waiting.clear()
+        pass
+
+
+class Later:
+    def __init__(self, requests):
+        self.requests = requests
+
+    def result(self):
+        return list(make_filled(Light(), self.requests, 2))
 
 
 def order(epoch):
@@ -72,7 +134,7 @@ def test_each_epoch_gets_its_own_images_and_none_is_made_twice():
 
 
 def test_no_more_is_made_ahead_than_allowed():
-    pool = PoolHere(slots=10)
+    pool = PoolHere()
     source = source_of(FreshPlan(5, seed=0), pool, ahead=4)
     source.begin(1)
     assert len(pool.asked) == 4
@@ -82,7 +144,7 @@ def test_no_more_is_made_ahead_than_allowed():
 
 
 def test_what_is_asked_for_out_of_turn_comes_first_and_needs_no_start():
-    pool = PoolHere(slots=1)
+    pool = PoolHere()
     source = source_of(FreshPlan(5, seed=0), pool)
     assert shades(source.take(3, np.array([4, 1]))) == shades(np.stack([picture(4, 2), picture(1, 2)]))
     assert pool.asked == [Request(4, 2), Request(1, 2)]
@@ -97,7 +159,7 @@ def test_a_budget_makes_less_and_a_resumed_run_sees_the_same():
 
 
 def test_refresh_takes_from_the_bank_and_makes_only_what_is_new():
-    stored = {(place, k): picture(place, k) for place in range(5) for k in range(2)}
+    stored = {Request(place, k): picture(place, k) for place in range(5) for k in range(2)}
     plan = BankPlan([[0, 1]] * 5, seed=2, refresh=0.4, first_new=2)
     pool = PoolHere()
     run(source_of(plan, pool, stored=stored), plan, 6)
@@ -130,9 +192,7 @@ def make_maker_in_worker(models):
 def test_spawned_workers_give_the_same_images_whatever_their_number(random_models):
     expected = make_filled(make_maker(random_models), [Request(i, 1) for i in range(2)], 2)
     for workers in (1, 2):
-        pool = WorkerPool(
-            partial(make_maker_in_worker, random_models), workers=workers, slots=3, batch_size=2, size=64
-        )
+        pool = WorkerPool(partial(make_maker_in_worker, random_models), workers=workers, batch_size=2)
         plan = FreshPlan(3, seed=0)
         source = OnTheFly(pool, plan, lambda _: np.array([2, 0, 1]), epochs=2, batch_size=2, ahead=6)
         try:
@@ -170,3 +230,42 @@ def test_damaged_image_of_the_bank_is_named(bank_folder):
     (bank_folder / "images" / "b" / "1.png").write_bytes(b"not a picture")
     with pytest.raises(DataError, match=r"b/1\.png"):
         PairBank(bank_folder, ("a", "b"), [[0, 1, 2]] * 2, seed=0)
+
+
+def arrays():
+    return Arrays(("a",), np.zeros((1, 4, 4, 3), np.uint8), np.zeros((1, 4, 4), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((), "needs the pairs: run `mcpmix synthesize` first"),
+        (("synthesis.source=on-the-fly",), "need the generator and the depth maps: run `mcpmix finetune`"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_command(make_config, tmp_path, overrides, message):
+    config = make_config(tmp_path, *overrides)
+    with pytest.raises(DataError, match=message):
+        open_pairs(config, arrays(), 0, lambda _: np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("synthesis.source=on-the-fly", "synthesis.refresh=0.1"), "refresh is for source: bank"),
+        (("synthesis.budget=true",), "budget is for pairs made in training"),
+        (("synthesis.refresh=1.5",), "refresh"),
+    ],
+)
+def test_settings_that_do_nothing_are_refused(make_config, tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize("preset", ["paper", "small", "tiny", "demo"])
+def test_no_preset_saves_effort_or_refreshes(preset):
+    from mcpmix.config_file import resolve_config
+
+    given = {"preset": preset, "data": {"source": "phantom"}}
+    synthesis = resolve_config(given).synthesis
+    assert (synthesis.budget, synthesis.refresh) == (False, 0)

@@ -20,8 +20,6 @@ from mcpmix.generator.validation import (
     Validator,
     best_of,
     exported_step,
-    judged_by,
-    keep_both,
     swap_alignment,
     validations,
 )
@@ -142,15 +140,16 @@ def test_called_again_after_a_kill_it_repeats_nothing_and_misses_nothing(validat
     assert (tmp_path / "controlnet-best" / "weights").read_text() == "after 4"
 
 
-def test_either_checkpoint_can_be_used(tmp_path):
-    for use, used, other in (("last", "last", "controlnet-best"), ("best", "best", "controlnet-last")):
-        folder = tmp_path / use
-        folder.mkdir()
-        Weights("best").save(folder / "controlnet-best")
-        keep_both(Weights("last"), folder, use)
-        keep_both(Weights("last"), folder, use)  # after a kill
-        assert (folder / "controlnet" / "weights").read_text() == used
-        assert (folder / other / "weights").read_text() == ({"last", "best"} - {used}).pop()
+@pytest.mark.parametrize(("use", "other"), [("last", "best"), ("best", "last")])
+def test_either_checkpoint_can_be_used(make_config, tmp_path, use, other):
+    config = make_config(tmp_path, "finetune.validation.every=2", f"finetune.validation.use={use}")
+    validator = Validator(Weights("last"), None, None, config, tmp_path, None)
+    validator.log.append(step=2, validation={"loss": 1.0})
+    Weights("best").save(tmp_path / "controlnet-best")
+    validator.save_result()
+    assert validator.save_result()["used"] == use  # once more, after a kill
+    assert (tmp_path / "controlnet" / "weights").read_text() == use
+    assert (tmp_path / f"controlnet-{other}" / "weights").read_text() == other
 
 
 def test_what_is_best():
@@ -177,14 +176,30 @@ def test_swapping_masks_by_hand():
     assert swap_alignment(own, moved, masks, others) == pytest.approx([1.0, -1.0, 0.0, 0.0])
 
 
-def test_a_judge_takes_the_place_of_the_swap(validator):
+def test_a_judge_takes_the_place_of_the_swap_and_sees_pixels(validator):
     class Held:
         masks, other_masks = torch.ones(2, 4, 4), torch.zeros(2, 4, 4)
 
-    validator.held_out = Held()
-    validator.judge = lambda images, masks: (images.mean(dim=(1, 2, 3)) * masks.mean()).tolist()
-    own, other = torch.full((2, 3, 4, 4), 0.8), torch.full((2, 3, 4, 4), 0.9)
-    assert validator._alignment(own, other) == pytest.approx(0.4)  # 0.8, 0.8, 0, 0
+    class Judge:
+        def __init__(self):
+            self.seen = []
+
+        def dice(self, images, masks, groups=None):
+            self.seen.append((images, masks, groups))
+            return np.array([0.25, 0.5]) * masks.mean()
+
+    validator.held_out, validator.judge = Held(), Judge()
+    own = torch.zeros(2, 3, 4, 4)
+    own[1, 2, 0, 1] = 0.499
+    assert validator._alignment(own, torch.ones(2, 3, 4, 4)) == pytest.approx(0.75 / 4)
+    (pixels, masks, groups), (others, other_masks, _) = validator.judge.seen
+    assert pixels.dtype == masks.dtype == np.uint8
+    assert pixels.shape == (2, 4, 4, 3)
+    assert pixels[1, 0, 1].tolist() == [0, 0, 127]
+    assert others.min() == 255
+    assert masks.min() == 1
+    assert other_masks.max() == 0
+    assert groups is None  # groups of the validation part are strangers to all of its networks
 
 
 ADMISSION = (
@@ -192,24 +207,6 @@ ADMISSION = (
     "synthesis.admission.judge.steps=2",
     "synthesis.admission.judge.batch_size=2",
 )
-
-
-def test_the_judge_sees_pixels_and_is_asked_as_a_whole():
-    class Judge:
-        def dice(self, images, masks, groups=None):
-            self.seen = images, masks, groups
-            return np.array([0.25, 0.5])
-
-    judge = Judge()
-    images = torch.zeros(2, 3, 4, 4)
-    images[1, 2, 0, 1] = 0.499
-    assert judged_by(judge)(images, torch.ones(2, 4, 4)) == [0.25, 0.5]
-    pixels, masks, groups = judge.seen
-    assert pixels.dtype == masks.dtype == np.uint8
-    assert pixels.shape == (2, 4, 4, 3)
-    assert pixels[1, 0, 1].tolist() == [0, 0, 127]
-    assert masks.min() == 1
-    assert groups is None  # groups of the validation part are strangers to all of its networks
 
 
 def test_with_admission_the_judge_is_made_first_and_asked(make_config, tmp_path):

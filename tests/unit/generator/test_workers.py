@@ -4,37 +4,28 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.generator.light_makers import SIZE, Broken, Failing, Killed, Light, cannot_be_built, picture
+from tests.helpers.light_makers import SIZE, Broken, Failing, Killed, Light, cannot_be_built, picture
 
 from mcpmix.core.errors import TrainingError
-from mcpmix.generator.bank import make_filled
-from mcpmix.generator.workers import WorkerPool
+from mcpmix.generator.workers import Request, WorkerPool, make_filled
 
 
-@dataclass(frozen=True)
-class Wish:
-    index: int
-    replica: int
-
-
-def pool_of(make_maker, workers=1, slots=2, batch_size=2):
-    return WorkerPool(make_maker, workers=workers, slots=slots, batch_size=batch_size, size=SIZE)
+def pool_of(make_maker, workers=1, batch_size=2):
+    return WorkerPool(make_maker, workers=workers, batch_size=batch_size)
 
 
 def ask_and_wait(pool):
-    pool.submit([Wish(0, 0)])
-    pool.collect()
+    return pool.submit([Request(0, 0)]).result()
 
 
 def test_a_short_batch_is_made_at_full_size():
-    images = make_filled(Light(), [Wish(3, 1)], 5)
+    images = make_filled(Light(), [Request(3, 1)], 5)
     assert images.shape == (1, SIZE, SIZE, 3)
     assert images[0, 0, 0, 0] == picture(3, 1)[0, 0, 0]
     assert images[0, -1, -1, 0] == 5
@@ -42,19 +33,13 @@ def test_a_short_batch_is_made_at_full_size():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_batch_comes_back_with_its_own_images(workers):
-    pool = pool_of(Light, workers, slots=4)
+    pool = pool_of(Light, workers)
     try:
-        batches = [[Wish(i, i + 1), Wish(i, i + 2)] for i in range(3)] + [[Wish(9, 9)]]
-        for batch in batches:
-            assert pool.has_room
-            pool.submit(batch)
-        assert not pool.has_room
-        made = [pool.collect() for _ in batches]
-        assert {tuple(requests) for requests, _ in made} == {tuple(batch) for batch in batches}
-        for requests, images in made:
-            for request, image in zip(requests, images, strict=True):
+        batches = [[Request(i, i + 1), Request(i, i + 2)] for i in range(3)] + [[Request(9, 9)]]
+        made = [pool.submit(batch) for batch in batches]
+        for batch, future in zip(batches, made, strict=True):
+            for request, image in zip(batch, future.result(), strict=True):
                 assert np.array_equal(image[:2], picture(request.index, request.replica)[:2])
-        assert pool.has_room
     finally:
         pool.close()
     assert not active_children()
@@ -82,7 +67,7 @@ def test_what_happens_in_a_worker_reaches_the_parent_as_one_message(make_maker, 
 def test_a_batch_for_a_worker_that_has_ended_says_why():
     pool = pool_of(cannot_be_built)
     try:
-        pool._workers[0].process.join()
+        pool.processes[0].join()
         with pytest.raises(TrainingError, match="no such base"):
             ask_and_wait(pool)
     finally:
@@ -91,7 +76,7 @@ def test_a_batch_for_a_worker_that_has_ended_says_why():
 
 def test_closing_does_not_wait_for_a_long_batch():
     pool = pool_of(partial(Light, 60.0))
-    pool.submit([Wish(0, 0)])
+    pool.submit([Request(0, 0)])
     start = time.monotonic()
     pool.close()
     assert time.monotonic() - start < 30
@@ -101,16 +86,17 @@ def test_closing_does_not_wait_for_a_long_batch():
 PARENT = """
     import signal
     from functools import partial
-    from tests.unit.generator.light_makers import Light
-    from tests.unit.generator.test_workers import Wish, pool_of
+    from tests.helpers.light_makers import Light
+    from mcpmix.generator.workers import Request
+    from tests.unit.generator.test_workers import pool_of
 
     if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
         pool = pool_of(partial(Light, 60.0), workers=2)
         try:
-            pool.submit([Wish(0, 0)])
-            print(*(worker.process.pid for worker in pool._workers), flush=True)
-            pool.collect()
+            asked = pool.submit([Request(0, 0)])
+            print(*(process.pid for process in pool.processes), flush=True)
+            asked.result()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         finally:

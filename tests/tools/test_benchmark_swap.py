@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def swap(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     return importlib.import_module("_swap")
 
 
