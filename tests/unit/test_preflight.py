@@ -18,7 +18,7 @@ def phantom_config(tmp_path, *overrides):
 
 def test_a_phantom_needs_no_files(tmp_path):
     result = check(phantom_config(tmp_path))
-    assert result.problems == ()
+    assert result.problems == []
     assert result.exit_code == 0
     assert result.facts["data"].startswith("phantom; 4 patients for train")
     assert list(tmp_path.iterdir()) == []
@@ -56,8 +56,8 @@ def test_incomplete_weights_are_named(tmp_path):
     settings = (f"generator.base={tmp_path / 'base'}", f"depth.model={tmp_path}", "train.arms=[mcpmix]")
     with pytest.raises(ModelError) as caught:
         require_settings(phantom_config(tmp_path, *settings))
-    assert "is no complete pipeline: vae, text_encoder, tokenizer, scheduler missing" in str(caught.value)
-    assert "is no complete depth: config.json missing" in str(caught.value)
+    assert "is not a complete pipeline: vae, text_encoder, tokenizer, scheduler missing" in str(caught.value)
+    assert "is not a complete depth: config.json missing" in str(caught.value)
 
 
 def test_segmenter_weights_must_be_here(tmp_path):
