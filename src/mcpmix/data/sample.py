@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from threading import Lock
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,8 @@ _KINDS = "PNG, JPEG, TIFF or BMP"
 _LESION = 128  # grey level from which on a pixel is lesion
 _TIFF_MAGIC = (b"II*\0", b"MM\0*")
 _PLAIN_TIFFS = ((8, 1, 1, 1), (8, 3, 1, 1))  # bits, channels, unsigned, interleaved
-_AT_ONCE = 1 << 22  # pixels whose levels are counted, which takes 8 bytes each
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
+_FILTERS = Lock()  # filters of warnings belong to all threads
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,6 @@ class Sample:
 
     Attributes:
         id: unique name within the data set; the stem of the image file.
-        image: image file.
-        mask: mask file.
         group: patient, lesion or video sequence; splits never cut a group.
         source: name of the data set.
     """
@@ -47,13 +46,10 @@ class Sample:
 
 
 def read_image(path: Path) -> Bytes:
-    """Read an image as RGB.
+    """Read an image as RGB, (H, W, 3).
 
     EXIF orientation is applied. Grey is repeated in the three channels, palettes are replaced by their
     colours, transparent parts are laid over black.
-
-    Returns:
-        (H, W, 3) uint8.
 
     Raises:
         DataError: the file is missing, damaged, too large, in print colours (CMYK), or has more than 8 bits
@@ -79,19 +75,14 @@ def has_alpha(path: Path) -> bool:
 
 
 def read_mask(path: Path) -> Bytes:
-    """Read a mask as lesion (1) and background (0).
+    """Read a mask as lesion (1) and background (0), (H, W).
 
-    If the brightest level of the file is 1 or 0, every pixel above 0 is lesion; otherwise every pixel of
-    level 128 or more. Files with several channels must be grey; palettes stand for their colours, or, where
-    those are not grey, for the class numbers 0 and 1.
-
-    Returns:
-        (H, W) uint8 in {0, 1}.
+    Every pixel of level 128 or more is lesion. If the brightest level of the file is 1, every pixel above 0
+    is, unless the file is a JPEG, in which a level of 1 is noise.
 
     Raises:
-        DataError: the file is missing, damaged or coloured, has transparent parts or more than 8 bits per
-            channel, or (if it is not a JPEG) holds levels between 2 and 127 only, which this rule would
-            read as an empty mask.
+        DataError: as `read_grey`, or (if it is not a JPEG) it holds levels between 2 and 127 only, which this
+            rule would read as an empty mask.
     """
     return examine_mask(path)[0]
 
@@ -104,27 +95,61 @@ def examine_mask(path: Path) -> tuple[Bytes, int]:
     Raises:
         DataError: as `read_mask`.
     """
-    levels, lossy = _read_levels(path)
+    levels, lossy = read_grey(path)
     brightest = int(levels.max())
     if 1 < brightest < _LESION and not lossy:
         raise DataError(
             f"{path}: the brightest level of this mask is {brightest}. Expected 0 and 1, or 0 and 255 with "
             f"the lesion at {_LESION} or more. If the levels are class numbers, save one class as 255."
         )
-    lesion = levels > 0 if brightest <= 1 else levels >= _LESION
-    return lesion.astype(np.uint8), _count_levels(levels)
+    lesion = levels >= (1 if brightest == 1 and not lossy else _LESION)
+    return lesion.astype(np.uint8), int(np.count_nonzero(Image.fromarray(levels).histogram()))
+
+
+def read_grey(path: Path, *, deep: bool = False) -> tuple[npt.NDArray[Any], bool]:
+    """The grey levels of a mask file, (H, W), upright, and whether JPEG may have blurred them.
+
+    Files with several channels must be grey; palettes stand for their colours, or, where those are not grey,
+    for the class numbers 0 and 1.
+
+    Args:
+        deep: whether 16 bits, floating point and GIF are allowed too; otherwise levels are uint8.
+
+    Raises:
+        DataError: the file is missing, damaged or coloured, has transparent parts or several pages, or more
+            than 8 bits per channel.
+    """
+    with _opened(path, deep=deep) as image:
+        lossy = image.format in ("JPEG", "MPO")  # MPO: a JPEG with previews, from some cameras
+        pages = 1 if lossy else getattr(image, "n_frames", 1)
+        if pages > 1:
+            raise DataError(
+                f"{path} has {pages} pages. Expected one mask: save the page that it is on alone."
+            )
+        ImageOps.exif_transpose(image, in_place=True)
+        if image.mode[0] in "IF":
+            return np.array(image), lossy
+        if "A" in image.getbands() and image.getchannel("A").getextrema() != (255, 255):
+            raise DataError(
+                f"{path} has transparent parts. Expected a mask without transparency: save it as grey or "
+                "black and white, without an alpha channel."
+            )
+        if image.mode in ("1", "L", "LA"):
+            return np.array(image if image.mode == "L" else image.convert("L")), lossy
+        colours = image.convert("RGB")
+        tint = int(np.ptp(np.asarray(colours), axis=2).max())
+        if tint <= (_JPEG_TINT if lossy else 0):
+            return np.array(colours.convert("L")), lossy
+        if image.mode == "P" and np.asarray(image).max() <= 1:
+            return np.array(image), lossy
+        raise DataError(
+            f"{path} is coloured: its channels differ by up to {tint} levels. Expected a mask in grey or "
+            "black and white: save the lesion as white on black."
+        )
 
 
 def resize_image(image: Bytes, size: int) -> Bytes:
-    """Bring an image to `size` x `size` pixels, bilinear, antialiased when it shrinks.
-
-    Args:
-        image: (H, W, 3) uint8.
-        size: side in pixels.
-
-    Returns:
-        (size, size, 3) uint8; the aspect ratio is not kept.
-    """
+    """Bring an (H, W, 3) image to `size` x `size` pixels, bilinear, antialiased when it shrinks."""
     # One side after the other, in this order: from version 13 on, Pillow itself starts with the height if the
     # image is tall, which moves levels by one, and a segmenter shall see the same pixels on every machine.
     narrow = Image.fromarray(image).resize((size, len(image)), Image.Resampling.BILINEAR)
@@ -132,15 +157,7 @@ def resize_image(image: Bytes, size: int) -> Bytes:
 
 
 def resize_mask(mask: Bytes, size: int) -> Bytes:
-    """Bring a mask to `size` x `size` pixels by nearest neighbour, so that it stays hard.
-
-    Args:
-        mask: (H, W) uint8.
-        size: side in pixels.
-
-    Returns:
-        (size, size) uint8 with no value that was not in `mask`.
-    """
+    """Bring an (H, W) mask to `size` x `size` pixels by nearest neighbour, so that it stays hard."""
     return np.array(Image.fromarray(mask).resize((size, size), Image.Resampling.NEAREST))
 
 
@@ -160,134 +177,6 @@ def size_problems(image: Path, mask: Path, image_pixels: Bytes, mask_pixels: Byt
         f"{mask} is {mask_width} x {mask_height} pixels, but its image {image} is {width} x {height}. "
         "Expected equal sizes: export the mask at the size of its image."
     ]
-
-
-def _count_levels(levels: Bytes) -> int:
-    flat = levels.ravel()
-    counts = np.zeros(256, np.int64)
-    for start in range(0, flat.size, _AT_ONCE):
-        counts += np.bincount(flat[start : start + _AT_ONCE], minlength=256)
-    return int(np.count_nonzero(counts))
-
-
-def _read_levels(path: Path) -> tuple[Bytes, bool]:
-    """Grey levels of a mask file, (H, W) uint8, and whether JPEG may have blurred them."""
-    with _opened(path) as image:
-        lossy = image.format in ("JPEG", "MPO")  # MPO: a JPEG with previews, from some cameras
-        upright = ImageOps.exif_transpose(image)
-        if "A" in upright.getbands() and upright.getchannel("A").getextrema() != (255, 255):
-            raise DataError(
-                f"{path} has transparent parts. Expected a mask without transparency: save it as grey or "
-                "black and white, without an alpha channel."
-            )
-        if upright.mode in ("1", "L", "LA"):
-            return np.array(upright.convert("L"), dtype=np.uint8), lossy
-        colours = np.array(upright.convert("RGB"), dtype=np.uint8)
-        tint = int(np.ptp(colours, axis=2).max())
-        if tint <= (_JPEG_TINT if lossy else 0):
-            return np.array(upright.convert("RGB").convert("L"), dtype=np.uint8), lossy
-        if upright.mode == "P":
-            numbers = np.array(upright, dtype=np.uint8)
-            if numbers.max() <= 1:
-                return numbers, lossy
-        raise DataError(
-            f"{path} is coloured: its channels differ by up to {tint} levels. Expected a mask in grey or "
-            "black and white: save the lesion as white on black."
-        )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image with 8 bits per channel; whatever fails while it is read becomes a DataError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # A file object, because Pillow maps files that it opens by name, and maps turned TIFFs wrongly.
-            with path.open("rb") as file, _decoder(file) as image:
-                _refuse_deep(path, image)
-                _refuse_print_colours(path, image)
-                yield image
-    except DataError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist. Check the path, or restore the file.") from error
-    except PermissionError as error:
-        raise DataError(f"{path} may not be read by this user. Change its permissions.") from error
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        limit = (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
-        raise DataError(
-            f"{path} is larger than {limit} million pixels. Save it smaller; networks see a small square."
-        ) from error
-    except Exception as error:  # decoders fail on damaged files with errors of nearly every kind
-        raise DataError(
-            f"{path} cannot be read: {_reason(path, error)}. Expected an intact {_KINDS} file: export it "
-            "again, or remove the image together with its mask."
-        ) from error
-
-
-def _decoder(file: BinaryIO) -> Image.Image:
-    """Pillow's view of a file; where it does not know a TIFF's layout, that of tifffile.
-
-    CVC-ClinicDB's originals, for one, have three channels and call them grey.
-    """
-    try:
-        return Image.open(file, formats=_FORMATS)
-    except UnidentifiedImageError:
-        file.seek(0)
-        if file.read(4) not in _TIFF_MAGIC:
-            raise
-        file.seek(0)
-        return _read_odd_tiff(file)
-
-
-def _read_odd_tiff(file: BinaryIO) -> Image.Image:
-    import tifffile  # here, because few files need it
-
-    with tifffile.TiffFile(file) as tiff:
-        page = tiff.pages.first
-        size = page.imagewidth * page.imagelength
-        if Image.MAX_IMAGE_PIXELS is not None and size > Image.MAX_IMAGE_PIXELS:
-            raise Image.DecompressionBombError
-        layout = (page.bitspersample, page.samplesperpixel, page.sampleformat, int(page.planarconfig))
-        if layout not in _PLAIN_TIFFS:
-            raise ValueError(
-                f"a TIFF of {page.samplesperpixel} channels of {page.bitspersample} bits, in place of 1 or 3 "
-                "of 8 bits"
-            )
-        return Image.fromarray(np.ascontiguousarray(page.asarray()))
-
-
-def _reason(path: Path, error: Exception) -> str:
-    if not isinstance(error, UnidentifiedImageError):
-        return str(error) or type(error).__name__
-    return f"it is not a {_KINDS} file" if path.stat().st_size else "the file is empty"
-
-
-def _refuse_deep(path: Path, image: Image.Image) -> None:
-    """Refuse 16-bit files, also those that Pillow would silently cut to the upper 8 bits."""
-    raw = next((str(part) for part in _raw_modes(image) if ";16" in str(part)), None)
-    deep = image.mode if image.mode[0] in "IF" else raw
-    if deep is not None:
-        raise DataError(
-            f"{path} has more than 8 bits per channel ({deep}). Expected 8: choose the range of levels to "
-            "show and save it with 8 bits per channel."
-        )
-
-
-def _refuse_print_colours(path: Path, image: Image.Image) -> None:
-    """Refuse inks and Lab: without the colour profile that made them they have no certain RGB."""
-    if image.mode in ("CMYK", "LAB"):
-        raise DataError(
-            f"{path} has {len(image.getbands())} colour channels ({image.mode}). Expected RGB or grey: save "
-            "it as RGB with the colour profile it was made with."
-        )
-
-
-def _raw_modes(image: Image.Image) -> Iterator[object]:
-    """Pixel layouts in the file. In BMP, 16 are the bits of a whole pixel, not of a channel."""
-    if image.format in ("PNG", "TIFF"):
-        for tile in getattr(image, "tile", []):
-            yield from tile[3] if isinstance(tile[3], tuple) else (tile[3],)
 
 
 def named_images(images: Path) -> dict[str, Path]:
@@ -310,7 +199,83 @@ def named_images(images: Path) -> dict[str, Path]:
         raise DataError(f"{images} holds no images. Expected files ending in {', '.join(sorted(ENDINGS))}.")
     repeated = [" and ".join(p.name for p in paths) for paths in found.values() if len(paths) > 1]
     if repeated:
-        raise DataError(
-            bullet_list(f"Results in {images} would have the same name; rename one of:", repeated)
-        )
+        headline = f"Results in {images} would have the same name; rename one of:"
+        raise DataError(bullet_list(headline, repeated))
     return {name: paths[0] for name, paths in found.items()}
+
+
+@contextmanager
+def _opened(path: Path, *, deep: bool = False) -> Iterator[Image.Image]:
+    """Open an image file; whatever fails while it is read becomes a DataError."""
+    try:
+        # A file object, because Pillow maps files that it opens by name, and maps turned TIFFs wrongly.
+        with path.open("rb") as file, _decoder(file, (*_FORMATS, "GIF") if deep else _FORMATS) as image:
+            _refuse_other_colours(path, image, deep=deep)
+            yield image
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist. Check the path, or restore the file.") from error
+    except PermissionError as error:
+        raise DataError(f"{path} may not be read by this user. Change its permissions.") from error
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        limit = (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
+        raise DataError(
+            f"{path} is larger than {limit} million pixels. Save it smaller; networks see a small square."
+        ) from error
+    except Exception as error:  # decoders fail on damaged files with errors of nearly every kind
+        reason = str(error) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):
+            reason = f"it is not a {_KINDS} file" if path.stat().st_size else "the file is empty"
+        raise DataError(
+            f"{path} cannot be read: {reason}. Expected an intact {_KINDS} file: export it again, or remove "
+            "the image together with its mask."
+        ) from error
+
+
+def _decoder(file: BinaryIO, formats: tuple[str, ...]) -> Image.Image:
+    """Pillow's view of a file; where it does not know a TIFF's layout, that of tifffile.
+
+    CVC-ClinicDB's originals, for one, have three channels and call them grey.
+    """
+    try:
+        with _FILTERS, warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(file, formats=formats)
+    except UnidentifiedImageError:
+        file.seek(0)
+        if file.read(4) not in _TIFF_MAGIC:
+            raise
+    import tifffile  # here, because few files need it
+
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        page = tiff.pages.first
+        size = page.imagewidth * page.imagelength
+        if Image.MAX_IMAGE_PIXELS is not None and size > Image.MAX_IMAGE_PIXELS:
+            raise Image.DecompressionBombError
+        layout = (page.bitspersample, page.samplesperpixel, page.sampleformat, int(page.planarconfig))
+        if layout not in _PLAIN_TIFFS:
+            raise ValueError(
+                f"a TIFF of {page.samplesperpixel} channels of {page.bitspersample} bits, in place of 1 or 3 "
+                "of 8 bits"
+            )
+        return Image.fromarray(np.ascontiguousarray(page.asarray()))
+
+
+def _refuse_other_colours(path: Path, image: Image.Image, *, deep: bool) -> None:
+    """Refuse 16 bits, also where Pillow would silently cut them to the upper 8, and print colours."""
+    # In BMP, 16 are the bits of a whole pixel, not of a channel.
+    tiles = getattr(image, "tile", []) if image.format in ("PNG", "TIFF") else []
+    layouts = [str(part) for tile in tiles for part in (tile[3] if isinstance(tile[3], tuple) else [tile[3]])]
+    found = image.mode if image.mode[0] in "IF" else next((text for text in layouts if ";16" in text), "")
+    if found and not (deep and found == image.mode):
+        raise DataError(
+            f"{path} has more than 8 bits per channel ({found}). Expected 8: choose the range of levels to "
+            "show and save it with 8 bits per channel."
+        )
+    if image.mode in ("CMYK", "LAB"):  # without the profile that made them, they have no certain RGB
+        raise DataError(
+            f"{path} has {len(image.getbands())} colour channels ({image.mode}). Expected RGB or grey: save "
+            "it as RGB with the colour profile it was made with."
+        )

@@ -1,9 +1,8 @@
 """Masks in files: which ones belong together, and what a file must hold to be a hard mask.
 
-A hard mask is an 8-bit or 16-bit image, or a `.npy` array, with two values: 0 and 1, or 0 and full scale
-(255, 65535, or 1 for floating point). Colour images count if their channels are equal, an alpha channel if it
-is opaque. JPEG blurs edges, so a JPEG is never read as a mask of 0 and 1. Anything else is a soft map and
-needs a threshold that the caller names.
+A hard mask is an image, read by the rules of `mcpmix.data.sample.read_grey`, or a `.npy` array, with two
+values: 0 and 1, or 0 and full scale (255, 65535, or 1 for floating point). JPEG blurs edges, so a JPEG is
+never read as a mask of 0 and 1. Anything else is a soft map and needs a threshold that the caller names.
 """
 
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.pixels import list_images
+from mcpmix.data.sample import read_grey
 from mcpmix.metrics.masks import Mask, as_mask
 
 MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif", ".jpg", ".jpeg", ".npy")
-_LOSSY = (".jpg", ".jpeg")
 _SHOWN = 10
 
-Grey = npt.NDArray[Any]
 Missing = Literal["error", "empty"]
 
 
@@ -30,8 +29,7 @@ class FilePair:
 
     Attributes:
         name: path below the folder of truths, without suffix.
-        truth: file of the true mask.
-        prediction: file of the predicted mask; None if there is none.
+        prediction: None if there is none.
     """
 
     name: str
@@ -63,8 +61,6 @@ def pair_files(
     """Pair the masks of two folders by name; suffixes may differ, sub-folders are part of the name.
 
     Args:
-        truth: folder of true masks.
-        prediction: folder of predicted masks.
         truth_ending: what true masks have at the end of their stem beyond the name, such as `_segmentation`.
         prediction_ending: the same for predictions.
         missing: whether a truth without prediction is an error or counts as an empty prediction.
@@ -91,87 +87,6 @@ def pair_files(
     return Pairing(pairs, tuple(sorted(set(predictions) - set(truths))))
 
 
-def read_grey(path: Path) -> Grey:
-    """The grey values of a mask file, (H, W), as they are stored: boolean, 8-bit, 16-bit or floating point.
-
-    Raises:
-        DataError: the file cannot be read, has several pages, unequal colour channels or transparency.
-    """
-    if path.suffix.lower() == ".npy":
-        return _read_array(path)
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            pages = getattr(image, "n_frames", 1)
-            if pages > 1:
-                raise DataError(f"{path} must hold one mask, but has {pages} pages.")
-            if image.mode in ("1", "L", "I", "I;16", "F"):
-                return np.asarray(image)
-            if image.mode not in ("LA", "RGB", "RGBA", "P", "PA"):
-                raise DataError(f"{path} must be a grey mask, but its colour mode is {image.mode}.")
-            return _only_channel(image if image.mode in ("LA", "RGB") else image.convert("RGBA"), path)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise DataError(f"{path} cannot be read as an image: {error}") from error
-
-
-def is_hard(grey: Grey, path: Path) -> bool:
-    """Whether the grey values of a file are those of a hard mask."""
-    if grey.dtype == np.bool_:
-        return True
-    low, high = grey.min(), grey.max()
-    whole = (0, _full_scale(grey)) if path.suffix.lower() in _LOSSY else (0, 1, _full_scale(grey))
-    if not (low >= 0 and high in whole):
-        return False
-    return high == 0 or bool(np.count_nonzero(grey) == np.count_nonzero(grey == high))
-
-
-def to_mask(grey: Grey, path: Path, threshold: float | None = None) -> tuple[Mask, int]:
-    """A hard mask from the grey values of a file.
-
-    Args:
-        grey: (H, W), from `read_grey`.
-        path: where it came from.
-        threshold: fraction of full scale in (0, 1]. Soft maps are foreground where they reach it; hard masks
-            are left alone. None: soft maps are refused.
-
-    Returns:
-        The mask, and how many of its pixels were neither 0 nor full scale before the threshold.
-
-    Raises:
-        DataError: a soft map without a threshold, or values outside the scale.
-    """
-    if is_hard(grey, path):
-        return as_mask(grey != 0), 0
-    scaled = to_probability(grey, path)
-    if threshold is None:
-        share = 100 * float(np.mean((scaled > 0) & (scaled < 1)))
-        kind = "a mask blurred by JPEG" if path.suffix.lower() in _LOSSY else "a soft map or a label map"
-        raise DataError(
-            f"{path} must be a hard mask, but is {kind}: {share:.2f} % of its values lie between 0 and full "
-            f"scale ({_full_scale(grey)}). No threshold is applied in silence: name one (threshold=0.5)."
-        )
-    return as_mask(scaled >= threshold), int(np.count_nonzero((scaled > 0) & (scaled < 1)))
-
-
-def to_probability(grey: Grey, path: Path) -> npt.NDArray[np.float64]:
-    """The grey values of a file as a map in [0, 1].
-
-    Raises:
-        DataError: floating-point values outside [0, 1], or NaN.
-    """
-    if is_hard(grey, path):
-        return np.asarray(grey != 0, np.float64)
-    scaled: npt.NDArray[np.float64] = grey / float(_full_scale(grey))
-    if not (scaled.min() >= 0 and scaled.max() <= 1):
-        bad = int(np.count_nonzero(~((scaled >= 0) & (scaled <= 1))))
-        raise DataError(
-            f"{path} must hold probabilities in [0, 1], but {bad} of its {grey.size} values are outside or "
-            f"NaN (smallest {np.nanmin(grey):.6g}, largest {np.nanmax(grey):.6g}). Apply a sigmoid to logits."
-        )
-    return scaled
-
-
 def read_pair(files: FilePair, threshold: float | None) -> tuple[Mask, Mask, int]:
     """Both masks of an image, and how many of their pixels a threshold decided.
 
@@ -180,11 +95,49 @@ def read_pair(files: FilePair, threshold: float | None) -> tuple[Mask, Mask, int
     Raises:
         DataError: a file is not a mask.
     """
-    truth, altered = to_mask(read_grey(files.truth), files.truth, threshold)
+    truth, altered = read_mask(files.truth, threshold)
     if files.prediction is None:
         return truth, np.zeros_like(truth), altered
-    prediction, more = to_mask(read_grey(files.prediction), files.prediction, threshold)
+    prediction, more = read_mask(files.prediction, threshold)
     return truth, prediction, altered + more
+
+
+def read_mask(path: Path, threshold: float | None = None) -> tuple[Mask, int]:
+    """Read a hard mask.
+
+    Args:
+        threshold: fraction of full scale in (0, 1]. Soft maps are foreground where they reach it; hard masks
+            are left alone. None: soft maps are refused.
+
+    Returns:
+        The mask, and how many of its pixels were neither 0 nor full scale before the threshold.
+
+    Raises:
+        DataError: the file cannot be read, is soft without a threshold, or has values outside the scale.
+    """
+    grey, lossy = _read(path)
+    if _is_hard(grey, lossy):
+        return as_mask(grey != 0), 0
+    scaled = _scale(grey, path)
+    soft = int(np.count_nonzero((scaled > 0) & (scaled < 1)))
+    if threshold is None:
+        kind = "a mask blurred by JPEG" if lossy else "a soft map or a label map"
+        raise DataError(
+            f"{path} must be a hard mask, but is {kind}: {100 * soft / grey.size:.2f} % of its values lie "
+            f"between 0 and full scale ({_full_scale(grey)}). No threshold is applied in silence: name one "
+            "(threshold=0.5)."
+        )
+    return as_mask(scaled >= threshold), soft
+
+
+def read_probability(path: Path) -> npt.NDArray[np.float64]:
+    """Read a hard mask or a soft map as values in [0, 1].
+
+    Raises:
+        DataError: the file cannot be read, or holds floating-point values outside [0, 1] or NaN.
+    """
+    grey, lossy = _read(path)
+    return np.asarray(grey != 0, np.float64) if _is_hard(grey, lossy) else _scale(grey, path)
 
 
 def _index(folder: Path, ending: str, role: str) -> dict[str, Path]:
@@ -192,12 +145,10 @@ def _index(folder: Path, ending: str, role: str) -> dict[str, Path]:
         raise DataError(f"the folder of {role} masks does not exist: {folder}")
     found: dict[str, Path] = {}
     problems = []
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if hidden or path.suffix.lower() not in MASK_SUFFIXES or not relative.stem.endswith(ending):
+    for path in list_images(folder, deep=True, endings=MASK_SUFFIXES):
+        if not path.stem.endswith(ending):
             continue
-        name = relative.with_suffix("").as_posix().removesuffix(ending)
+        name = path.relative_to(folder).with_suffix("").as_posix().removesuffix(ending)
         if name in found:
             problems.append(f"{name}: {found[name].name} and {path.name}")
         found[name] = path
@@ -209,34 +160,42 @@ def _index(folder: Path, ending: str, role: str) -> dict[str, Path]:
     return found
 
 
-def _read_array(path: Path) -> Grey:
+def _read(path: Path) -> tuple[npt.NDArray[Any], bool]:
+    """The values of a file as they are stored, (H, W), and whether JPEG may have blurred them."""
+    if path.suffix.lower() != ".npy":
+        return read_grey(path, deep=True)
     try:
         values = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as an array: {error}") from error
     if values.ndim != 2 or values.size == 0 or values.dtype.kind not in "bufi":
         raise DataError(f"{path} must be a (H, W) array of numbers, but is {values.shape} of {values.dtype}.")
-    return np.asarray(values)
+    return np.asarray(values), False
 
 
-def _only_channel(image: Any, path: Path) -> Grey:  # noqa: ANN401
-    bands = image.split()
-    if image.mode in ("LA", "RGBA"):
-        *bands, alpha = bands
-        if alpha.getextrema() != (255, 255):
-            raise DataError(f"{path} must be opaque, but has transparent pixels. Save it without alpha.")
-    first = bands[0].tobytes()
-    if any(band.tobytes() != first for band in bands[1:]):
+def _is_hard(grey: npt.NDArray[Any], lossy: bool) -> bool:
+    if grey.dtype == np.bool_:
+        return True
+    high = grey.max()
+    if not (grey.min() >= 0 and high in ((0, _full_scale(grey)) if lossy else (0, 1, _full_scale(grey)))):
+        return False
+    return high == 0 or bool(np.count_nonzero(grey) == np.count_nonzero(grey == high))
+
+
+def _scale(grey: npt.NDArray[Any], path: Path) -> npt.NDArray[np.float64]:
+    scaled: npt.NDArray[np.float64] = grey / float(_full_scale(grey))
+    if not (scaled.min() >= 0 and scaled.max() <= 1):
+        bad = int(np.count_nonzero(~((scaled >= 0) & (scaled <= 1))))
         raise DataError(
-            f"{path} must be a grey mask, but is a colour image whose channels differ. Map its colours to 0 "
-            f"and 255 first."
+            f"{path} must hold probabilities in [0, 1], but {bad} of its {grey.size} values are outside or "
+            f"NaN (smallest {np.nanmin(grey):.6g}, largest {np.nanmax(grey):.6g}). Apply a sigmoid to logits."
         )
-    return np.asarray(bands[0])
+    return scaled
 
 
-def _full_scale(grey: Grey) -> int:
+def _full_scale(grey: npt.NDArray[Any]) -> int:
     """The value of "certainly foreground"."""
-    if grey.dtype.kind == "f" or grey.dtype == np.bool_:
+    if grey.dtype.kind in "fb":
         return 1
     return 255 if grey.dtype.itemsize == 1 else 65535
 

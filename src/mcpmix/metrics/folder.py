@@ -10,7 +10,7 @@ import numpy as np
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.metrics.conventions import ConventionRow, Conventions
-from mcpmix.metrics.files import FilePair, Pairing, pair_files, read_grey, read_pair, to_mask, to_probability
+from mcpmix.metrics.files import FilePair, Pairing, pair_files, read_mask, read_pair, read_probability
 from mcpmix.metrics.region import Counts, region_scores
 from mcpmix.metrics.report import FolderOptions, FolderReport, Frames, ImageScore, MethodScores, MetricSummary
 from mcpmix.metrics.statistics import PairedTest, bootstrap_intervals, compare_methods, summarise
@@ -141,11 +141,11 @@ def _score_method(folder: Path, pairing: Pairing, options: FolderOptions, progre
 def _conventions(pairs: Iterable[FilePair], options: FolderOptions) -> tuple[ConventionRow, ...]:
     collected = Conventions(options.threshold or _DEFAULT_THRESHOLD)
     for pair in pairs:
-        truth, _ = to_mask(read_grey(pair.truth), pair.truth, options.threshold)
+        truth, _ = read_mask(pair.truth, options.threshold)
         if pair.prediction is None:
             collected.add(truth, np.zeros(truth.shape))
         else:
-            collected.add(truth, to_probability(read_grey(pair.prediction), pair.prediction))
+            collected.add(truth, read_probability(pair.prediction))
     return tuple(collected.rows())
 
 

@@ -1,7 +1,9 @@
 """Reading: every kind of file by the stated rule, every damage with a message that names the file."""
 
 import struct
+import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.data.sample import (
     examine_mask,
     has_alpha,
+    named_images,
     pixel_digest,
     read_image,
     read_mask,
@@ -258,6 +261,24 @@ def test_jpeg_mask_keeps_its_lesion_and_shows_its_levels(tmp_path):
     assert examine_mask(blurred)[1] > 20
     faint = save(tmp_path / "b.jpg", np.full((8, 8), 5))  # an empty mask with noise, as JPEG leaves it
     assert read_mask(faint).max() == 0
+    noise = save(tmp_path / "c.jpg", np.eye(8) > 0, quality=100)
+    assert set(np.unique(np.asarray(Image.open(noise)))) == {0, 1}
+    assert read_mask(noise).max() == 0
+
+
+def test_a_mask_of_several_pages_is_refused(tmp_path):
+    page = Image.fromarray(np.zeros((4, 4), dtype=np.uint8))
+    page.save(tmp_path / "a.tif", save_all=True, append_images=[page])
+    with pytest.raises(DataError, match="has 2 pages"):
+        read_mask(tmp_path / "a.tif")
+
+
+def test_reading_in_threads_leaves_filters_of_warnings_alone(tmp_path):
+    path = save(tmp_path / "a.png", RGB)
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(np.array_equal(pixels, RGB) for pixels in pool.map(read_image, [path] * 200))
+    assert warnings.filters == before
 
 
 def test_resize_image_averages_and_keeps_equal_sizes(tmp_path):
@@ -320,3 +341,22 @@ def test_resizing_goes_along_rows_first_whatever_pillow_prefers():
     columns_first = along_rows(along_rows(tall.transpose(1, 0, 2), 16).transpose(1, 0, 2), 16)
     assert not np.array_equal(expected, columns_first)  # the order shows
     np.testing.assert_array_equal(resize_image(tall.astype(np.uint8), 16), expected)
+
+
+def test_names_are_paths_below_the_folder_without_endings(tmp_path):
+    for name in ("b.PNG", "sub/a.tif", ".hidden.png", ".cache/c.png", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert named_images(tmp_path) == {"b": tmp_path / "b.PNG", "sub/a": tmp_path / "sub" / "a.tif"}
+    assert named_images(tmp_path / "b.PNG") == {"b": tmp_path / "b.PNG"}
+
+
+def test_empty_folders_and_equal_names(tmp_path):
+    with pytest.raises(DataError, match=r"holds no images\. Expected files ending in \.bmp, "):
+        named_images(tmp_path)
+    with pytest.raises(DataError, match="missing does not exist"):
+        named_images(tmp_path / "missing")
+    (tmp_path / "a.png").touch()
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(DataError, match=r"same name; rename one of:\n  - a\.jpg and a\.png"):
+        named_images(tmp_path)

@@ -241,7 +241,7 @@ class TestNotesAndMessages:
         )
         assert "i01: " in message
         assert "a soft map" in message
-        assert "i02.png cannot be read as an image" in message
+        assert "i02.png cannot be read: the file is empty" in message
 
     def test_long_lists_of_bad_pairs_are_cut(self, tmp_path):
         (tmp_path / "truth").mkdir()
