@@ -197,28 +197,25 @@ class GridMix(PartnerMix):
 
     def weight_map(self, count: int, height: int, width: int, draws: np.random.Generator) -> Tensor:  # noqa: ARG002
         """1 where the own image stays and 0 elsewhere, (1, 1, height, width)."""
-        own = self._cells(height, width, draws) if self.mode == "cells" else self._holes(height, width, draws)
+        if self.mode == "cells":
+            lam = draws.beta(self.alpha, self.alpha) if self.alpha > 0 else 1.0
+            cells = draws.random((self.cells, self.cells)) < lam
+            rows, columns = (np.arange(length) * self.cells // length for length in (height, width))
+            own = cells[np.ix_(rows, columns)]
+        else:
+            if self.holes > min(height, width) // 2:
+                raise ConfigError(
+                    f"GridMix was asked for {self.holes} holes along sides of {height} x {width} pixels; "
+                    f"expected at most {min(height, width) // 2}. Lower `holes`."
+                )
+            side = math.sqrt(1.0 - draws.uniform(*self.share))
+            inside = []
+            for length in (height, width):
+                patch = math.ceil(length / self.holes)
+                hole = min(max(int(patch * side), 1), patch - 1)  # at least one pixel of a patch, never all
+                inside.append(np.arange(length) % patch < hole)
+            own = ~(inside[0][:, None] & inside[1][None, :])
         return torch.from_numpy(own).float()[None, None]
-
-    def _cells(self, height: int, width: int, draws: np.random.Generator) -> np.ndarray:
-        lam = draws.beta(self.alpha, self.alpha) if self.alpha > 0 else 1.0
-        own = draws.random((self.cells, self.cells)) < lam
-        rows, columns = (np.arange(length) * self.cells // length for length in (height, width))
-        return own[np.ix_(rows, columns)]
-
-    def _holes(self, height: int, width: int, draws: np.random.Generator) -> np.ndarray:
-        if self.holes > min(height, width) // 2:
-            raise ConfigError(
-                f"GridMix was asked for {self.holes} holes along sides of {height} x {width} pixels; "
-                f"expected at most {min(height, width) // 2}. Lower `holes`."
-            )
-        side = math.sqrt(1.0 - draws.uniform(*self.share))
-        inside = []
-        for length in (height, width):
-            patch = math.ceil(length / self.holes)
-            hole = min(max(int(patch * side), 1), patch - 1)  # at least one pixel of a patch, never all
-            inside.append(np.arange(length) % patch < hole)
-        return ~(inside[0][:, None] & inside[1][None, :])
 
 
 @final

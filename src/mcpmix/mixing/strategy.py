@@ -108,7 +108,8 @@ class Strategy(nn.Module, ABC):
     """What to train on: one interface for the method and all baselines.
 
     A module, so that `to`, `state_dict` and `load_state_dict` do what a checkpoint needs. A subclass is
-    either abstract or final; of the concrete methods, only `attach` and `consistency` are overridden.
+    either abstract or final. By default it ignores the network, prepares and learns nothing, and asks for no
+    consistency.
     """
 
     needs_pairs: ClassVar[bool]
@@ -118,16 +119,14 @@ class Strategy(nn.Module, ABC):
     search: ClassVar[Search] = {}
     """Settings to search, each with its range; empty where there is nothing to choose."""
 
-    def attach(self, gradient: InputGradient) -> None:  # noqa: ARG002
-        """Take access to the network, once, before `prepare`; by default it is not needed.
+    def attach(self, gradient: InputGradient) -> None:
+        """Take access to the network, once, before `prepare`.
 
         Args:
             gradient: Of the current network in evaluation mode; leaves the gradients of its parameters alone.
                 Only ratios within a sample count.
         """
-        return
 
-    @abstractmethod
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Look at some training batches once, before the first epoch of a new (not a resumed) run."""
 
@@ -152,20 +151,20 @@ class Strategy(nn.Module, ABC):
         """
         return torch.zeros((), device=logits[0].device)
 
-    @abstractmethod
-    def parameter_groups(self, steps: int) -> list[dict[str, Any]]:
+    def parameter_groups(self, steps: int) -> list[dict[str, Any]]:  # noqa: ARG002
         """Optimiser groups of what the strategy itself learns, for a run of this many optimiser steps.
 
-        Each has "params", "lr", "weight_decay" and a "name" for the log.
+        Each has "params", "lr", "weight_decay" and a "name" for the log. None by default.
         """
+        return []
 
     @abstractmethod
     def log(self) -> dict[str, float]:
         """The current state in numbers, for the log; may wait for the accelerator."""
 
-    @abstractmethod
     def warnings(self) -> list[str]:
         """What a user should be told at the end of an epoch; empty if all is well."""
+        return []
 
 
 class FixedStrategy(Strategy):
@@ -192,10 +191,6 @@ class FixedStrategy(Strategy):
         self._notes = values
 
     @final
-    def prepare(self, batches: Iterable[Batch]) -> None:
-        """Nothing to prepare."""
-
-    @final
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch, counted from 1."""
         self._epoch = epoch
@@ -209,19 +204,9 @@ class FixedStrategy(Strategy):
         return total
 
     @final
-    def parameter_groups(self, steps: int) -> list[dict[str, Any]]:  # noqa: ARG002
-        """No groups."""
-        return []
-
-    @final
     def log(self) -> dict[str, float]:
         """What was noted last."""
         return dict(self._notes)
-
-    @final
-    def warnings(self) -> list[str]:
-        """None."""
-        return []
 
 
 def require(method: str, checks: Mapping[str, bool]) -> None:

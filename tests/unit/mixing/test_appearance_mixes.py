@@ -151,16 +151,6 @@ def test_augmix_of_a_batch_of_one():
     assert not torch.allclose(terms[1].images, terms[0].images)
 
 
-def test_augmix_draws_from_the_given_stream_only():
-    strategy, batch = AugMix(), make_batch(3, 20, 20)
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = strategy.terms(batch, torch_rng("x"))[1].images
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[1].images)
-    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[1].images)
-
-
 def test_more_operations_on_request():
     assert len(AugMix().operations) == 4
     assert {"colour", "contrast", "brightness", "sharpness"} <= set(AugMix(all_ops=True).operations)
@@ -316,16 +306,6 @@ def test_pixmix_of_a_batch_of_one():
     batch = make_batch(1, 16, 16)
     results = [PixMix().terms(batch, torch_rng(seed))[0].images for seed in range(5)]
     assert sum(not torch.allclose(result, batch.images, atol=1e-4) for result in results) >= 3
-
-
-def test_pixmix_draws_from_the_given_stream_only():
-    strategy, batch = PixMix(pictures=8), make_batch(3, 16, 16)
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = strategy.terms(batch, torch_rng("x"))[0].images
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[0].images)
-    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[0].images)
 
 
 def test_pixmix_settings_that_do_not_fit():

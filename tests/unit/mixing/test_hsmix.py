@@ -128,12 +128,6 @@ def test_the_more_salient_image_has_more_weight():
     assert float(share[1, 0, 9, 9]) < float(share[1, 0, 0, 0]) + 1e-6
 
 
-def test_one_generator_state_gives_one_result_with_and_without_a_cache():
-    batch = carried()
-    results = [HSMix().terms(batch, torch_rng("again"))[1].images for _ in range(2)]
-    assert torch.equal(*results)
-
-
 def test_mistakes_say_what_to_do():
     with pytest.raises(ConfigError, match=r"HSMix mixes each image with another.*batch_size to 2"):
         HSMix().terms(carried(1), torch_rng("x"))

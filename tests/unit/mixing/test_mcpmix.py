@@ -101,16 +101,6 @@ def test_paired_uniform_draws_one_share_per_sample_up_to_the_bound():
     assert strategy.log() == pytest.approx({"s": float(drawn.mean()), "rho": 0.3})
 
 
-def test_draws_come_from_the_given_stream_only():
-    strategy, batch = UniformMix(), share_batch()
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = strategy.terms(batch, torch_rng("x"))[1].images
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[1].images)
-    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[1].images)
-
-
 @pytest.mark.parametrize(
     ("epoch", "top"), [(1, 1.0), (149, 1.0), (150, 5 / 6), (399, 1 / 6), (400, 0), (450, 0)]
 )

@@ -127,21 +127,6 @@ def test_one_sample_has_no_partner(name, batch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_draws_come_from_the_given_stream_only(name):
-    batch, strategy = mask_batch(), always(name)
-    torch.manual_seed(1)
-    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].tolist()
-    (first,) = strategy.terms(batch, torch_rng("x"))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert np.random.get_state()[1].tolist() == numpy_state
-    (again,) = strategy.terms(batch, torch_rng("x"))
-    (other,) = strategy.terms(batch, torch_rng("y"))
-    assert torch.equal(first.images, again.images)
-    assert torch.equal(first.targets, again.targets)
-    assert not torch.equal(first.images, other.images)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_needs_no_pairs_and_checks_its_probability(name):
     assert not build_strategy(name).needs_pairs
     with pytest.raises(ConfigError, match=r"probability is 1.5; expected a value in \[0, 1\]"):

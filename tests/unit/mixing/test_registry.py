@@ -1,5 +1,6 @@
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -72,6 +73,26 @@ def test_every_strategy_runs_in_a_loop_that_does_not_know_it(name):
     assert loop(again, batch, torch_rng("loop")) == totals
     assert all(isinstance(value, float) for value in strategy.log().values())
     assert strategy.warnings() == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_draws_come_from_the_given_stream_only(name):
+    strategy, batch = build_strategy(name, **settings_for(name)), learnable_batch(synthetic=True)
+    strategy.attach(lambda images, targets: images)
+    strategy.set_epoch(1)
+
+    def images(stream):
+        return strategy.terms(batch, torch_rng(stream))[-1].images.detach()
+
+    torch.manual_seed(1)
+    np.random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    first = [images(stream) for stream in range(6)]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert all(torch.equal(images(stream), first[stream]) for stream in reversed(range(6)))
+    if name not in ("full-sup", "mcpmix-rla"):  # without spread, RLA draws nothing
+        assert any(not torch.equal(other, first[0]) for other in first[1:])
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name.startswith(("full-sup", "mcpmix"))])

@@ -130,16 +130,6 @@ def test_append_makes_two_images_of_one():
     assert term.images[:, 0, 0, 0].tolist() == [0, 100]
 
 
-def test_append_draws_from_the_given_stream_only():
-    strategy, batch = Append(0.5), numbered(8)
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first = strategy.terms(batch, torch_rng("x"))[0].images
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(first, strategy.terms(batch, torch_rng("x"))[0].images)
-    assert not torch.equal(first, strategy.terms(batch, torch_rng("y"))[0].images)
-
-
 def test_append_needs_pairs():
     assert Append.needs_pairs
     with pytest.raises(DataError, match="mcpmix synthesize"):
