@@ -12,7 +12,7 @@ import torch
 
 from mcpmix.config import SplitConfig
 from mcpmix.data.audit import Audit, inspect_all
-from mcpmix.data.planning import load_collection, make_split
+from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.preflight import embedded_phi
 from mcpmix.report.audit import as_lines, as_page
 
@@ -29,7 +29,7 @@ def main(name: str, root: Path, method: str = "official") -> None:
     wall, used = time.perf_counter(), time.process_time()
     collection = load_collection(name, root=root)
     facts = inspect_all(collection.samples, phi=embedded_phi())
-    split = make_split(collection, SplitConfig(method=method), 0).split
+    split = make_split(collection, SplitConfig(method=method), 0)
     audit = Audit(facts, {sample: part for part, ids in split.parts().items() for sample in ids})
     lines, page = list(as_lines(audit)), as_page(audit, name)
     wall, used = time.perf_counter() - wall, time.process_time() - used

@@ -8,7 +8,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,10 +28,9 @@ from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.data.audit import Audit, Severity, inspect_all
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.likeness import Phi
-from mcpmix.data.planning import load_collection, make_split
-from mcpmix.data.splits import require_lesions
+from mcpmix.data.splits import PARTS, require_lesions
 from mcpmix.generator.bank import inspect_bank
 from mcpmix.networks.controlnet import require_fit
 from mcpmix.networks.features import load_features
@@ -97,7 +97,9 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     with suppress(McpmixError):  # of a missing network, which is a problem already
         result.facts |= dict(_memory(config))
     result.look("pairs", lambda: inspect_bank(config.folder / "pairs"))
-    result.look("disk", lambda: _disk(config, result.audit.index() if result.audit else None))
+    result.look(
+        "disk", lambda: _disk(config, Counter(result.audit.part_of.values()) if result.audit else None)
+    )
     return result
 
 
@@ -164,14 +166,14 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
     result.audit = Audit(facts, {})
     _refuse_errors(result.audit)
     area_of = {item.sample.id: item.area for item in facts}
-    planned = make_split(collection, data.split, config.seed, lambda sample: area_of[sample.id])
-    require_lesions(area_of[name] > 0 for name in planned.split.validation)
-    part_of = {name: part for part, ids in planned.split.parts().items() for name in ids}
+    split = make_split(collection, data.split, config.seed, lambda sample: area_of[sample.id])
+    require_lesions(area_of[name] > 0 for name in split.validation)
+    part_of = {name: part for part, ids in split.parts().items() for name in ids}
     result.audit = Audit(facts, part_of)
     _refuse_errors(result.audit)
-    parts = ", ".join(f"{len(ids)} for {part}" for part, ids in planned.split.parts().items())
+    parts = ", ".join(f"{len(ids)} for {part}" for part, ids in split.parts().items())
     groups = len({sample.group for sample in collection.samples if sample.id in part_of})
-    warning = f"; this split leaks: {planned.leaks}" if planned.leaks else ""
+    warning = f"; this split leaks: {split.leaks}" if split.leaks else ""
     return f"{len(part_of)} images of {groups} groups; {parts}{warning}"
 
 
@@ -340,7 +342,7 @@ def _gigabytes(size: float) -> str:
 # --- disk --------------------------------------------------------------------------------------------------
 
 
-def _disk(config: Config, index: DatasetIndex | None) -> str:
+def _disk(config: Config, images: Mapping[str, int] | None) -> str:
     absolute = config.folder.absolute()
     place = next(path for path in (absolute, *absolute.parents) if path.exists())
     if not place.is_dir():
@@ -350,7 +352,7 @@ def _disk(config: Config, index: DatasetIndex | None) -> str:
             f"Cannot write to {place}, where {config.folder} is to be made. Change its permissions, or "
             "choose another output folder."
         )
-    free, need = shutil.disk_usage(place).free, estimate_bytes(config, index)
+    free, need = shutil.disk_usage(place).free, estimate_bytes(config, images)
     if free < need:
         raise StorageError(
             f"{place} has {free / 1e9:.2f} GB free, and a run needs about {need / 1e9:.2f} GB. Free some "
@@ -359,17 +361,20 @@ def _disk(config: Config, index: DatasetIndex | None) -> str:
     return f"about {need / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free at {place}"
 
 
-def estimate_bytes(config: Config, index: DatasetIndex | None = None) -> float:
+def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> float:
     """A rough estimate of what a whole run writes, in bytes, with checkpoints at their largest.
 
     Args:
-        index: the data set; None for a phantom, or if it is not known.
+        images: number of images of each part; None for a phantom, or if it is not known.
     """
     pixels = config.data.size**2
     plan = config.data.phantom
-    train = len(index.part("train")) if index else plan.train_patients * plan.frames_per_patient
-    test = len(index.part("test")) if index else plan.test_patients * plan.test_frames_per_patient
-    held = len(index.part("validation")) if index else plan.validation_patients * plan.frames_per_patient
+    drawn = {
+        "train": plan.train_patients * plan.frames_per_patient,
+        "validation": plan.validation_patients * plan.frames_per_patient,
+        "test": plan.test_patients * plan.test_frames_per_patient,
+    }
+    train, held, test = ((images or drawn)[part] for part in PARTS)
     runs = len(config.train.arms) * len(config.train.seeds)
     workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
     segmenter = control = 0.0

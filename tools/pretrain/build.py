@@ -25,8 +25,8 @@ from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
+from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.leakage import read_seen, write_seen
-from mcpmix.data.planning import load_collection, make_split
 from mcpmix.networks.diffusion import DiffusionBase, load_base
 from mcpmix.networks.weight_files import folder_digest, resolve
 
@@ -204,8 +204,8 @@ def _training_part(config: Config) -> list[Path]:
     collection = load_collection(
         data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
     )
-    planned = make_split(collection, data.split, config.seed)
-    wanted = set(planned.split.train)
+    split = make_split(collection, data.split, config.seed)
+    wanted = set(split.train)
     return [sample.image for sample in collection.samples if sample.id in wanted]
 
 

@@ -143,9 +143,9 @@ def convert(
     ] = "manifest",
 ) -> None:
     """Write a data set in another layout, without loss: pixels, masks, ids, groups and split."""
+    from mcpmix.data.dataset import load_collection
     from mcpmix.data.layouts import WRITERS
     from mcpmix.data.layouts import convert as write
-    from mcpmix.data.planning import load_collection
 
     if layout not in WRITERS:
         raise typer.BadParameter(f"--to {layout}: expected one of {', '.join(WRITERS)}.")
@@ -169,7 +169,7 @@ def groups(
     from mcpmix.core.errors import StorageError
     from mcpmix.core.stage_folder import storage_errors
     from mcpmix.data.audit import clusters, inspect_all
-    from mcpmix.data.planning import load_collection
+    from mcpmix.data.dataset import load_collection
     from mcpmix.data.tables import write_csv
 
     if out.exists():

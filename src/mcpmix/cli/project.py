@@ -86,7 +86,9 @@ def check(
     ] = None,
     fix: Annotated[
         Path | None,
-        typer.Option(help="New folder for a mended copy of the data; the source stays.", show_default=False),
+        typer.Option(
+            help="New folder for a repaired copy of the data; the source stays.", show_default=False
+        ),
     ] = None,
     drop_copies: Annotated[
         bool, typer.Option("--drop-copies", help="With --fix: keep one of images with identical pixels.")
@@ -116,7 +118,7 @@ def check(
     for problem in result.problems:
         typer.echo(f"Error: {problem}", err=True)
     if fix is not None:
-        _write_mended(settings, fix, result.audit, drop_copies)
+        _write_repaired(settings, fix, result.audit, drop_copies)
     if result.problems:
         raise typer.Exit(result.exit_code)
     if strict and result.audit is not None and result.audit.warned:
@@ -126,11 +128,11 @@ def check(
     typer.echo(f"no problems; next: {command}")
 
 
-def _write_mended(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
-    from mcpmix.data.repair import CHANGES, as_lines, mend
+def _write_repaired(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
+    from mcpmix.data.repair import CHANGES, as_lines, repair_configured
 
     with shown_progress() as progress:
-        changes = mend(
+        changes = repair_configured(
             settings,
             out,
             facts=audit.facts if audit is not None else None,
@@ -140,7 +142,7 @@ def _write_mended(settings: "Config", out: Path, audit: "Audit | None", drop_cop
     for line in as_lines(changes):
         typer.echo(line)
     groups = f" data.groups={out / 'groups.csv'}" if (out / "groups.csv").is_file() else ""
-    typer.echo(f"mended copy: {out} ({len(changes)} changes, listed in {CHANGES})")
+    typer.echo(f"repaired copy: {out} ({len(changes)} changes, listed in {CHANGES})")
     typer.echo(
         f"to use it: data.source=folder data.images={out / 'images'} data.masks={out / 'masks'}{groups}"
     )

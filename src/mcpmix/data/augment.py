@@ -41,14 +41,14 @@ class Geometry(_Recorded):
     Attributes:
         angle: (B,) float32, degrees, counter-clockwise.
         zoom: (B,) float32, relative size of what is shown; 2 makes a lesion twice as wide.
-        mirrored: (B,) bool, left and right exchanged.
-        upended: (B,) bool, top and bottom exchanged.
+        hflip: (B,) bool, left and right exchanged.
+        vflip: (B,) bool, top and bottom exchanged.
     """
 
     angle: Tensor
     zoom: Tensor
-    mirrored: Tensor
-    upended: Tensor
+    hflip: Tensor
+    vflip: Tensor
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,7 @@ class Crop(_Recorded):
 
 @dataclass(frozen=True)
 class Blur(_Recorded):
-    """How unsharp B samples become.
-
-    Attributes:
-        sigma: (B,) float32, standard deviation of a Gaussian in pixels; 0 changes nothing.
-    """
+    """How unsharp B samples become: (B,) float32 standard deviations in pixels; 0 changes nothing."""
 
     sigma: Tensor
 
@@ -95,14 +91,12 @@ class Colour(_Recorded):
 
 
 def draw_geometry(count: int, rng: torch.Generator, *, rotate: float, scale: float, flip: bool) -> Geometry:
-    """Draw flips, rotation and zoom for `count` samples.
+    """Draw flips, rotation and zoom with a CPU generator.
 
     The number of draws does not depend on the settings, so that switching one off leaves the others as
     they were.
 
     Args:
-        count: number of samples.
-        rng: a CPU generator.
         rotate: largest angle in degrees, either way.
         scale: largest relative change of size, 0..1.
         flip: whether to exchange left and right, and top and bottom, each for half of the samples.
@@ -111,19 +105,13 @@ def draw_geometry(count: int, rng: torch.Generator, *, rotate: float, scale: flo
     return Geometry(
         angle=(2 * drawn[0] - 1) * rotate,
         zoom=1 + (2 * drawn[1] - 1) * scale,
-        mirrored=(drawn[2] < 0.5) & flip,
-        upended=(drawn[3] < 0.5) & flip,
+        hflip=(drawn[2] < 0.5) & flip,
+        vflip=(drawn[3] < 0.5) & flip,
     )
 
 
 def draw_crop(count: int, rng: torch.Generator, crop: float) -> Crop:
-    """Draw a window for `count` samples, its side and place uniformly.
-
-    Args:
-        count: number of samples.
-        rng: a CPU generator.
-        crop: largest share of each side that is cut away, 0 (none) up to below 1.
-    """
+    """Draw windows; up to a share `crop`, 0 to below 1, of each side is cut away, uniformly."""
     drawn = torch.rand(3, count, generator=rng)
     side = 1 - drawn[0] * crop
     return Crop(left=drawn[1] * (1 - side), top=drawn[2] * (1 - side), side=side)
@@ -140,7 +128,6 @@ def apply_geometry(
     nothing is interpolated.
 
     Args:
-        geometry: drawn for B samples.
         images: (B, C, H, W). Any number format with `nearest`, floating point with `bilinear`.
         mode: `bilinear` for images and depth, `nearest` for masks.
         crop: windows of what the geometry shows; None keeps all of it.
@@ -150,9 +137,10 @@ def apply_geometry(
     """
     if mode == "bilinear" and not images.is_floating_point():
         raise ValueError(f"bilinear needs floating point images, got {images.dtype}; use nearest for masks")
-    flipped = torch.where(_column(geometry.mirrored, images), images.flip(-1), images)
-    flipped = torch.where(_column(geometry.upended, images), flipped.flip(-2), flipped)
-    if _keeps_places(geometry, crop):
+    flipped = torch.where(_column(geometry.hflip, images), images.flip(-1), images)
+    flipped = torch.where(_column(geometry.vflip, images), flipped.flip(-2), flipped)
+    still = bool((geometry.angle == 0).all() and (geometry.zoom == 1).all())
+    if still and (crop is None or bool((crop.side == 1).all())):
         return flipped
     work = flipped if flipped.dtype in (torch.float32, torch.float64) else flipped.float()
     grid = F.affine_grid(
@@ -163,44 +151,32 @@ def apply_geometry(
 
 
 def draw_blur(count: int, rng: torch.Generator, blur: float) -> Blur:
-    """Draw how unsharp each of `count` samples becomes, uniformly.
-
-    Args:
-        count: number of samples.
-        rng: a CPU generator.
-        blur: largest standard deviation in pixels; 0: none.
-    """
+    """Draw how unsharp each sample becomes, uniformly up to a standard deviation of `blur` pixels."""
     return Blur(torch.rand(count, generator=rng) * blur)
 
 
 def apply_blur(blur: Blur, images: Tensor) -> Tensor:
-    """Blur a batch by Gaussians, cut off at three standard deviations; borders are reflected.
+    """Blur (B, C, H, W) images by Gaussians, cut off at three standard deviations; borders are reflected.
 
-    Args:
-        blur: drawn for B samples.
-        images: (B, C, H, W) floating point.
-
-    Returns:
-        (B, C, H, W); samples of standard deviation 0 are unchanged, bit for bit.
+    Samples of standard deviation 0 are unchanged, bit for bit.
     """
     if not blur.sigma.any():
         return images  # the usual case, and free
     count, channels, height, width = images.shape
     radius = min(math.ceil(3 * float(blur.sigma.max())), height - 1, width - 1)
-    kernels = _gaussians(blur.sigma, radius).to(images).repeat_interleave(channels, dim=0)
+    place = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    wide = blur.sigma.double().cpu()[:, None]
+    weights = torch.exp(-(place**2) / (2 * wide.clamp_min(1e-12) ** 2)) * (place.abs() <= 3 * wide)
+    weights[:, radius] = 1
+    weights = weights / weights.sum(dim=1, keepdim=True)  # each row depends on its own deviation only
+    kernels = weights.to(images).repeat_interleave(channels, dim=0)
     rows = F.pad(images.reshape(1, count * channels, height, width), (radius,) * 4, mode="reflect")
     rows = F.conv2d(rows, kernels[:, None, None, :], groups=count * channels)
     return F.conv2d(rows, kernels[:, None, :, None], groups=count * channels).view_as(images)
 
 
 def draw_colour(count: int, rng: torch.Generator, strength: float) -> Colour:
-    """Draw brightness, contrast, saturation and tint for `count` samples.
-
-    Args:
-        count: number of samples.
-        rng: a CPU generator.
-        strength: 0 (no change) .. 1 (up to 40 percent of tone and 10 percent of tint).
-    """
+    """Draw tone and tint; `strength` is 0 (no change) .. 1 (up to 40 percent of tone, 10 percent of tint)."""
     drawn = 2 * torch.rand(count, 6, generator=rng) - 1
     tint = drawn[:, 3:] - drawn[:, 3:].mean(dim=1, keepdim=True)
     tone = drawn[:, :3] * (_TONE * strength)
@@ -208,21 +184,14 @@ def draw_colour(count: int, rng: torch.Generator, strength: float) -> Colour:
 
 
 def apply_colour(colour: Colour, images: Tensor) -> Tensor:
-    """Change the colours of a batch; exactly the identity for a colour drawn at strength 0.
-
-    Args:
-        colour: drawn for B samples.
-        images: (B, 3, H, W) floating point in [0, 1].
-
-    Returns:
-        (B, 3, H, W) in [0, 1].
-    """
+    """Change the colours of (B, 3, H, W) images in [0, 1]; the identity for a colour of strength 0."""
     if not any(getattr(colour, field.name).any() for field in fields(colour)):
         return images  # the usual case, and free
     # Each step adds a multiple of a difference, so that a multiple of 0 gives back the same bits.
     gain = (colour.brightness[:, None] + colour.tint).to(images)[:, :, None, None]
     images = images + gain * images
-    grey = _grey(images)
+    weights = torch.tensor(_LUMA, dtype=images.dtype, device=images.device).view(3, 1, 1)
+    grey = (images * weights).sum(dim=1, keepdim=True)
     images = images + _column(colour.saturation, images).to(images) * (images - grey)
     middle = grey.mean(dim=(-2, -1), keepdim=True)
     images = images + _column(colour.contrast, images).to(images) * (images - middle)
@@ -231,14 +200,7 @@ def apply_colour(colour: Colour, images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """All that was drawn for B samples. What it does to one of a pair it does to the other, mask and depth.
-
-    Attributes:
-        geometry: flips, rotation and zoom.
-        crop: windows.
-        blur: of images only.
-        colour: of images only.
-    """
+    """All that was drawn for B samples: the same for both images of a pair, their mask and their depth."""
 
     geometry: Geometry
     crop: Crop
@@ -264,12 +226,13 @@ class Augmentation:
     @classmethod
     def from_json(cls, values: dict[str, dict[str, list[Any]]]) -> Self:
         """What `as_json` gave, bit for bit."""
-        return cls(
-            geometry=Geometry.from_json(values["geometry"]),
-            crop=Crop.from_json(values["crop"]),
-            blur=Blur.from_json(values["blur"]),
-            colour=Colour.from_json(values["colour"]),
-        )
+        kinds: dict[str, type[_Recorded]] = {
+            "geometry": Geometry,
+            "crop": Crop,
+            "blur": Blur,
+            "colour": Colour,
+        }
+        return cls(**{name: kind.from_json(values[name]) for name, kind in kinds.items()})  # type: ignore[arg-type]
 
 
 def draw_augmentation(
@@ -283,18 +246,7 @@ def draw_augmentation(
     crop: float = 0.0,
     blur: float = 0.0,
 ) -> Augmentation:
-    """Draw everything for `count` samples; switching one part off leaves the others as they were.
-
-    Args:
-        count: number of samples.
-        rng: a CPU generator.
-        rotate: largest angle in degrees, either way.
-        scale: largest relative change of size, 0..1.
-        flip: whether to exchange left and right, and top and bottom, each for half of the samples.
-        colour: strength of the change of colours, 0..1.
-        crop: largest share of each side that is cut away, 0 up to below 1.
-        blur: largest standard deviation in pixels.
-    """
+    """Draw everything; switching one part off leaves the others as they were."""
     geometry = draw_geometry(count, rng, rotate=rotate, scale=scale, flip=flip)
     tones = draw_colour(count, rng, colour)
     # Younger than the others and hence last, so that runs without them draw what they always drew.
@@ -302,28 +254,14 @@ def draw_augmentation(
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Bring images to the mean and standard deviation of ImageNet.
-
-    Args:
-        images: (B, 3, H, W) uint8, or floating point in [0, 1].
-
-    Returns:
-        (B, 3, H, W), float32 for uint8, otherwise in the number format of `images`.
-    """
+    """Bring (B, 3, H, W) images, uint8 or floating point in [0, 1], to ImageNet's mean and deviation."""
     scaled = images if images.is_floating_point() else images.float() / 255
     mean, std = _statistics(scaled)
     return (scaled - mean) / std
 
 
 def denormalise(images: Tensor) -> Tensor:
-    """Undo `normalise`.
-
-    Args:
-        images: (B, 3, H, W) floating point, normalised.
-
-    Returns:
-        (B, 3, H, W), in [0, 1] for what came from there; not clamped.
-    """
+    """Undo `normalise`; not clamped."""
     mean, std = _statistics(images)
     return images * std + mean
 
@@ -336,28 +274,9 @@ def _statistics(like: Tensor) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _grey(images: Tensor) -> Tensor:
-    weights = torch.tensor(_LUMA, dtype=images.dtype, device=images.device).view(3, 1, 1)
-    return (images * weights).sum(dim=1, keepdim=True)
-
-
 def _column(values: Tensor, images: Tensor) -> Tensor:
     """(B,) as (B, 1, 1, 1) on the device of the images."""
     return values.to(images.device)[:, None, None, None]
-
-
-def _keeps_places(geometry: Geometry, crop: Crop | None) -> bool:
-    still = bool((geometry.angle == 0).all() and (geometry.zoom == 1).all())
-    return still and (crop is None or bool((crop.side == 1).all()))
-
-
-def _gaussians(sigma: Tensor, radius: int) -> Tensor:
-    """(B, 2 * radius + 1) weights that sum to 1; each row depends on its own standard deviation only."""
-    place = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    wide = sigma.double().cpu()[:, None]
-    weights = torch.exp(-(place**2) / (2 * wide.clamp_min(1e-12) ** 2)) * (place.abs() <= 3 * wide)
-    weights[:, radius] = 1
-    return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _sources(geometry: Geometry, crop: Crop | None, images: Tensor) -> Tensor:

@@ -1,17 +1,43 @@
-"""Stage 0: the data set, checked, split and indexed; the phantom is drawn first if it is asked for."""
+"""Stage 0: the data set, split and indexed; the phantom is drawn first if it is asked for.
 
-from collections.abc import Sequence
+Each file is decoded once: while its digest and look go to the index, the pixels of training and validation
+images go to the decoded cache at training size. (`stratified` and `kfold` read the masks once before, because
+the split depends on the sizes of lesions.)
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
-from mcpmix.config import Config
+from mcpmix.config import Config, SplitConfig
+from mcpmix.core.errors import ConfigError, DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, file_digest, reuse, workspace
-from mcpmix.data.archives import MARK
-from mcpmix.data.index import build_index
+from mcpmix.data import public_sets
+from mcpmix.data.archives import MARK, folder_of
+from mcpmix.data.cache import cache_of, new_cache
+from mcpmix.data.folder import scan_folder
+from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.layouts import READERS, Collection
+from mcpmix.data.likeness import look_of
 from mcpmix.data.phantom_set import write_phantom_set
-from mcpmix.data.planning import PlannedSplit, load_collection, make_split
-from mcpmix.data.sample import Sample
-from mcpmix.data.splits import require_same_images, write_split
+from mcpmix.data.sample import Sample, pixel_digest, read_mask, read_pair
+from mcpmix.data.splits import (
+    PARTS,
+    Split,
+    cut_groups,
+    fold_split,
+    group_split,
+    hold_out,
+    read_split,
+    require_same_images,
+    stratified_split,
+    write_split,
+)
+
+FOLDER = "folder"
 
 
 def key(config: Config) -> StageKey:
@@ -28,47 +54,6 @@ def key(config: Config) -> StageKey:
     return StageKey("dataset", settings, inputs, config.seed)
 
 
-def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
-    """Draw or scan, check, split and index the samples.
-
-    Args:
-        config: section `data`.
-        out: folder of the result.
-        progress: where to report.
-    """
-    if (finished := reuse(out, key(config), progress)) is not None:
-        return finished
-    with workspace(out, key(config)) as space:
-        samples, planned = _collect(config, space.folder, progress)
-        split = planned.split
-        index = build_index(samples, split, progress)
-        digests = {record.id: record.image_sha256 for record in index.records}
-        if config.data.split.file is not None and config.data.source != "phantom":
-            require_same_images(config.data.split.file, digests)
-        index.write(space.folder)
-        write_split(space.folder / "split.json", split, digests)
-        return space.finish(
-            train=len(split.train),
-            validation=len(split.validation),
-            test=len(split.test),
-            content=index.digest,
-            leaks=planned.leaks,
-        )
-
-
-def _collect(config: Config, folder: Path, progress: Progress) -> tuple[Sequence[Sample], PlannedSplit]:
-    data = config.data
-    if data.source == "phantom":
-        samples, split = write_phantom_set(
-            folder, **data.phantom.model_dump(), seed=config.seed, size=data.size, progress=progress
-        )
-        return samples, PlannedSplit(split)
-    collection = load_collection(
-        data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
-    )
-    return collection.samples, make_split(collection, data.split, config.seed)
-
-
 def _listing(place: Path) -> str:
     """A digest of names, sizes and modification times: cheap, and changes when a file does."""
     if place.is_file():
@@ -76,9 +61,179 @@ def _listing(place: Path) -> str:
     # What was unpacked here follows from the archives, which are listed.
     names = (path for path in place.rglob("*") if MARK not in path.relative_to(place).as_posix())
     entries = sorted(path for path in names if path.is_file())
-    return digest_of(
-        [
-            [path.relative_to(place).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
-            for path in entries
-        ]
-    )
+    states = [(path.relative_to(place).as_posix(), path.stat()) for path in entries]
+    return digest_of([[name, state.st_size, state.st_mtime_ns] for name, state in states])
+
+
+def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
+    """Draw or find, split and index the samples."""
+    if (finished := reuse(out, key(config), progress)) is not None:
+        return finished
+    data = config.data
+    with workspace(out, key(config)) as space:
+        if data.source == "phantom":
+            samples: Sequence[Sample]
+            samples, split = write_phantom_set(
+                space.folder, **data.phantom.model_dump(), seed=config.seed, size=data.size, progress=progress
+            )
+        else:
+            places = data.model_dump(include={"root", "images", "masks", "groups"})
+            collection = load_collection(data.source, **places, progress=progress)
+            samples, split = collection.samples, make_split(collection, data.split, config.seed)
+        index = build_index(samples, split, progress, cache=cache_of(out), size=data.size)
+        digests = {record.id: record.image_sha256 for record in index.records}
+        if data.split.file is not None and data.source != "phantom":
+            require_same_images(data.split.file, digests)
+        index.write(space.folder)
+        write_split(space.folder / "split.json", split, digests)
+        counts = {part: len(ids) for part, ids in split.parts().items()}
+        return space.finish(**counts, content=index.digest, leaks=split.leaks)
+
+
+def load_collection(
+    source: str,
+    *,
+    root: Path | None = None,
+    images: Path | None = None,
+    masks: Path | None = None,
+    groups: Path | None = None,
+    progress: Progress = SILENT,
+) -> Collection:
+    """The samples of a source, by the names of their files; nothing is decoded.
+
+    Args:
+        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue.
+        root: a folder, file or archive; for `folder`, `images` and `masks` may be given instead.
+        groups: CSV with the columns id and group.
+
+    Raises:
+        ConfigError: there is no such source.
+        DataError: with every problem of the files; if there is one, they are decoded to find all others.
+    """
+    if source == FOLDER and images is not None and masks is not None:
+        samples = tuple(scan_folder(images, masks, groups))
+        return Collection(samples, grouped="group" if groups else "")
+    read = READERS.get(source)
+    if read is None and source not in public_sets.entries():
+        known = ", ".join((*READERS, "phantom", *public_sets.entries()))
+        raise ConfigError(f"data.source: no source {source!r}. Known: {known}.")
+    if root is None:
+        raise ConfigError(f"data.root: missing; the source {source} needs the folder where its files are.")
+    return read(folder_of(root, progress)) if read else public_sets.load(source, root, progress)
+
+
+def make_split(
+    collection: Collection,
+    settings: SplitConfig,
+    seed: int,
+    area_of: Callable[[Sample], float] = lambda sample: float(read_mask(sample.mask).mean()),
+) -> Split:
+    """Split a data set as its configuration says.
+
+    Args:
+        area_of: share of an image that is lesion, 0..1; asked for by stratified and kfold.
+
+    Raises:
+        ConfigError: the data has no split of this name.
+        DataError: the split does not fit the data, or cuts a group without being known for it.
+    """
+    samples, name = collection.samples, settings.method
+    if settings.file is not None:
+        return read_split(settings.file, samples)
+    if name == "random":
+        return group_split(samples, settings.validation, settings.test, seed)
+    if name in ("stratified", "kfold"):
+        areas = {sample.id: area_of(sample) for sample in samples}
+        if name == "stratified":
+            return stratified_split(samples, areas, settings.validation, settings.test, seed)
+        return fold_split(samples, areas, settings.folds, settings.fold, settings.validation, seed)
+    if name not in collection.splits:
+        known = ", ".join(("random", "stratified", "kfold", *collection.splits))
+        raise ConfigError(f"data.split.method: the data comes with no split {name!r}. Known for it: {known}.")
+    given = dict(collection.splits[name])
+    named = [sample for sample in samples if sample.id in given]
+    if "validation" not in given.values():
+        training = [sample for sample in named if given[sample.id] == "train"]
+        given |= dict.fromkeys(hold_out(training, settings.validation, seed), "validation")
+    parts = {part: tuple(item.id for item in named if given[item.id] == part) for part in PARTS}
+    leaks = collection.leaks.get(name, "")
+    problems = [f"{part} is empty." for part, ids in parts.items() if not ids]
+    if not leaks:
+        problems += cut_groups(parts, {sample.id: sample.group for sample in named})
+    if problems:
+        raise DataError(bullet_list(f"The split {name!r} cannot be used:", problems))
+    return Split(**parts, leaks=leaks)
+
+
+def build_index(
+    samples: Sequence[Sample],
+    split: Split,
+    progress: Progress = SILENT,
+    *,
+    cache: Path | None = None,
+    size: int = 0,
+) -> DatasetIndex:
+    """Decode the samples that a split names, each once, and record what they show.
+
+    Args:
+        cache: folder of decoded pixels, which gets those of training and validation images at `size`.
+
+    Raises:
+        DataError: with every file that cannot be read, or with every image that is in two parts.
+    """
+    by_id = {sample.id: sample for sample in samples}
+    wanted = {part: sorted(ids) for part, ids in split.parts().items() if ids}
+    problems = [
+        f"{name} ({part}) is not in the data set. Correct the split."
+        for part, ids in wanted.items()
+        for name in ids
+        if name not in by_id
+    ]
+    records: list[Record] = []
+    with progress.track("Indexing images", sum(map(len, wanted.values()))) as advance, ExitStack() as caches:
+        for part, ids in wanted.items():
+            add = None
+            if cache is not None and part != "test":  # test images are scored at their own size
+                add = caches.enter_context(new_cache(cache, part, len(ids), size))
+            for sample in (by_id[name] for name in ids if name in by_id):
+                pair, found = read_pair(sample.image, sample.mask)
+                problems += found
+                if pair is not None and not found:
+                    image, mask, _ = pair
+                    record = Record(
+                        **asdict(sample),
+                        split=part,
+                        image_sha256=pixel_digest(image),
+                        mask_sha256=pixel_digest(mask),
+                        width=image.shape[1],
+                        height=image.shape[0],
+                        look=look_of(image),
+                    )
+                    records.append(record)
+                    if add is not None:
+                        add(record, image, mask)
+                advance()
+        if problems:
+            raise DataError(bullet_list("The data set cannot be indexed:", problems))
+        _refuse_copies(records)
+    return DatasetIndex(tuple(records))
+
+
+def _refuse_copies(records: Sequence[Record]) -> None:
+    """Refuse an image that is in two parts, whatever its files are called."""
+    alike: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        alike[record.image_sha256].append(record)
+    leaks = [
+        " = ".join(f"{record.split} {record.id} ({record.image})" for record in same)
+        for same in alike.values()
+        if len({record.split for record in same}) > 1
+    ]
+    if leaks:
+        raise DataError(
+            bullet_list(
+                "Images with identical pixels are in different parts of the split, so test figures would be "
+                "too good. Remove the copies, or put them into one part (one group):",
+                leaks,
+            )
+        )

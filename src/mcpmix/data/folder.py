@@ -2,12 +2,12 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.pixels import ENDINGS, list_images
-from mcpmix.data.sample import Sample, read_image, read_mask, size_problems
+from mcpmix.data.sample import Sample, read_pair
 from mcpmix.data.tables import read_rows
 
 MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_gt")
@@ -49,7 +49,7 @@ def scan_folder(
         left_out += problems
         pairs = [(image, mask) for image, mask in pairs if group_of.get(image.stem)]
     elif problems:
-        problems += [text for pair in pairs for text in _content_problems(*pair)]
+        problems += [text for pair in pairs for text in read_pair(*pair)[1]]
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise DataError(
             bullet_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
@@ -144,14 +144,3 @@ def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> di
         if image.stem not in named and image.name not in named
     ]
     return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
-
-
-def _content_problems(image: Path, mask: Path) -> Iterator[str]:
-    pixels = []
-    for read, path in ((read_image, image), (read_mask, mask)):
-        try:
-            pixels.append(read(path))
-        except DataError as error:
-            yield str(error)
-    if len(pixels) == 2:
-        yield from size_problems(image, mask, *pixels)

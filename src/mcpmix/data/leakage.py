@@ -8,13 +8,13 @@ without the images.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.stage_folder import write_json
 from mcpmix.data.index import Record
-from mcpmix.data.likeness import fingerprint_from, matches
+from mcpmix.data.likeness import closest, fingerprint, matches
 
 SEEN = "images.json"
 
@@ -26,7 +26,7 @@ class SeenImage:
     Attributes:
         id: what it was called.
         sha256: `pixel_digest` of the image.
-        look: as `look_of` gives it; empty if it is not known.
+        look: as `look_of` gives it; empty if only the digest is known.
     """
 
     id: str
@@ -41,8 +41,7 @@ def images_of(records: Iterable[Record]) -> list[SeenImage]:
 
 def write_seen(folder: Path, images: Sequence[SeenImage]) -> None:
     """Put the list of images into a network's folder."""
-    rows = [{"id": image.id, "sha256": image.sha256, "look": image.look} for image in images]
-    write_json(folder / SEEN, {"images": rows})
+    write_json(folder / SEEN, {"images": [asdict(image) for image in images]})
 
 
 def read_seen(folder: Path) -> list[SeenImage]:
@@ -59,8 +58,8 @@ def read_seen(folder: Path) -> list[SeenImage]:
         return [SeenImage(str(row["id"]), str(row["sha256"]), str(row["look"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is no list of seen images ({error!r}), so nobody can tell whether test images are among "
-            "them. Restore the file, or make the network again."
+            f"{path} is not a list of seen images ({error!r}), so nobody can tell whether test images are "
+            "among them. Restore the file, or train the network again."
         ) from error
 
 
@@ -81,10 +80,6 @@ def seen_by_generator(folder: Path, digests: Iterable[str], base: Path) -> dict[
 def copies(held: Sequence[SeenImage], seen: Sequence[SeenImage]) -> dict[str, str]:
     """Held-out images that were seen, or that show nearly the same as one that was.
 
-    Args:
-        held: images that nobody must have seen.
-        seen: images that somebody has.
-
     Returns:
         By id, the most alike of the seen ones in words: `= train-7`, or `~ train-7 (12 of 256 signs differ,
         correlation 0.991)`. The rule is that of the audit.
@@ -93,16 +88,9 @@ def copies(held: Sequence[SeenImage], seen: Sequence[SeenImage]) -> dict[str, st
     found = {image.id: f"= {names[image.sha256]}" for image in held if image.sha256 in names}
     asked = [image for image in held if image.id not in found and image.look]
     known = [image for image in seen if image.look]
-    best: dict[str, float] = {}
-    prints = [[fingerprint_from(image.look) for image in side] for side in (asked, known)]
-    for match in matches(prints[0], prints[1]):
-        name = asked[match.first].id
-        if match.alike > best.get(name, -1.0):
-            best[name] = match.alike
-            found[name] = (
-                f"~ {known[match.second].id} ({match.different} of 256 signs differ, correlation "
-                f"{match.alike:.3f})"
-            )
+    near = matches([fingerprint(image.look) for image in asked], [fingerprint(image.look) for image in known])
+    for place, match in closest(near).items():
+        found[asked[place].id] = f"~ {known[match.second].id} ({match.how})"
     return found
 
 

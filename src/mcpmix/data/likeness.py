@@ -1,12 +1,14 @@
-"""Fingerprints of pictures, and pairs that show nearly the same.
+"""Near-duplicates among real images: by fingerprints of their pixels, and by features of a network.
 
-A pair counts as nearly the same if two different looks agree: at most 48 of the 256 signs of brightness
-differences differ, and small grey versions correlate by at least 0.975. On CVC-ClinicDB this rule finds
-neighbouring frames of a video and no pair from two videos; either look alone does not.
+By pixels, a pair shows nearly the same if two different looks agree: at most 48 of the 256 signs of
+brightness differences differ, and small grey versions correlate by at least 0.975. On CVC-ClinicDB this rule
+finds neighbouring frames of a video and no pair from two videos; either look alone does not. By features, a
+pair is alike if it is far closer than neighbours of different groups usually are; that finds mirrored, turned
+and recoloured copies as well.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +17,49 @@ from PIL import Image
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Phi = Callable[[Bytes], Floats]
+"""A feature network: from (N, 128, 128, 3) uint8 to (N, F) float32."""
 
-SIGNS = 16  # rows and columns of signs
-SIDE = 32  # of the grey version
-MOST_DIFFERENT = 48
-LEAST_ALIKE = 0.975
+USUAL_SHARE = 0.05  # of the usual distance, below which features are alike
+_SIGNS = 16  # rows and columns of signs
+_SIDE = 32  # of the grey version
+_MOST_DIFFERENT = 48
+_LEAST_CORRELATION = 0.975
+_PHI_SIDE = 128  # pixels of the squares that phi sees
+_USUAL = 90  # percentile
+_LEAST_IMAGES = 40  # with fewer, what is usual cannot be told
+_IMAGES_PER_AXIS = 4  # whitening along more axes than that would tear copies apart
+_LEAST_SPREAD = 1e-3  # of the widest axis, below which an axis is noise
 _BLOCK = 512  # rows compared at a time, which bounds memory
+
+
+@dataclass(frozen=True)
+class Match:
+    """Two pictures that show nearly the same.
+
+    Attributes:
+        first: place in the first list.
+        second: place in the second list.
+        distance: 0 for the same; comparable within one search only.
+        how: the measured numbers in words.
+    """
+
+    first: int
+    second: int
+    distance: float
+    how: str
+
+
+def closest(found: Iterable[Match]) -> dict[int, Match]:
+    """The closest match of each picture of the first list that has one."""
+    best: dict[int, Match] = {}
+    for match in found:
+        if match.first not in best or match.distance < best[match.first].distance:
+            best[match.first] = match
+    return best
+
+
+# --- by pixels ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -36,53 +75,24 @@ class Fingerprint:
     grey: Floats
 
 
-def fingerprint(image: Bytes) -> Fingerprint:
-    """The fingerprint of a picture.
-
-    Args:
-        image: (H, W, 3) uint8.
-    """
-    return assemble(*two_looks(image))
-
-
-def two_looks(image: Bytes) -> tuple[Bytes, Bytes]:
-    """What a fingerprint is made from, in few bytes.
-
-    Args:
-        image: (H, W, 3) uint8.
-
-    Returns:
-        (256,) uint8 of 0 and 1, the signs, and (1024,) uint8, the grey levels.
-    """
+def look_of(image: Bytes) -> str:
+    """The two looks at an (H, W, 3) image as 1408 characters, from which its fingerprint comes back."""
     levels = Image.fromarray(image).convert("L")
-    cells = np.asarray(levels.resize((SIGNS + 1, SIGNS), Image.Resampling.BOX))
-    grey = np.asarray(levels.resize((SIDE, SIDE), Image.Resampling.BOX))
-    return (cells[:, 1:] > cells[:, :-1]).ravel().astype(np.uint8), grey.ravel()
+    cells = np.asarray(levels.resize((_SIGNS + 1, _SIGNS), Image.Resampling.BOX))
+    grey = np.asarray(levels.resize((_SIDE, _SIDE), Image.Resampling.BOX))
+    signs = np.packbits((cells[:, 1:] > cells[:, :-1]).ravel())
+    return base64.b64encode(signs.tobytes() + grey.tobytes()).decode()
 
 
-def assemble(signs: Bytes, levels: Bytes) -> Fingerprint:
-    """The fingerprint of what `two_looks` gave."""
-    grey = levels.astype(np.float32)
+def fingerprint(look: str) -> Fingerprint:
+    """The fingerprint of the image whose look this is."""
+    content = np.frombuffer(base64.b64decode(look), dtype=np.uint8)
+    packed = _SIGNS * _SIGNS // 8
+    grey = content[packed:].astype(np.float32)
     grey = grey - grey.mean()
     norm = float(np.linalg.norm(grey))
-    return Fingerprint(signs=signs.astype(np.float32), grey=grey / norm if norm > 0 else grey)
-
-
-@dataclass(frozen=True)
-class Match:
-    """Two pictures that show nearly the same.
-
-    Attributes:
-        first: place in the first list.
-        second: place in the second list.
-        different: number of signs that differ, 0..256.
-        alike: correlation of the grey versions, -1..1.
-    """
-
-    first: int
-    second: int
-    different: int
-    alike: float
+    signs = np.unpackbits(content[:packed]).astype(np.float32)
+    return Fingerprint(signs, grey / norm if norm > 0 else grey)
 
 
 def matches(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> Iterator[Match]:
@@ -97,50 +107,29 @@ def matches(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> Iter
         # Signs that are 1 in one and 0 in the other, counted both ways.
         different = mine @ (1 - signs).T + (1 - mine) @ signs.T
         alike = np.stack([item.grey for item in block]) @ greys.T
-        close = (different <= MOST_DIFFERENT) & (alike >= LEAST_ALIKE)
-        for row, column in np.argwhere(close).tolist():
-            yield Match(start + row, column, int(different[row, column]), float(alike[row, column]))
+        for row, column in np.argwhere(
+            (different <= _MOST_DIFFERENT) & (alike >= _LEAST_CORRELATION)
+        ).tolist():
+            correlation = float(alike[row, column])
+            how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
+            yield Match(start + row, column, 1 - correlation, how)
 
 
-Phi = Callable[[Bytes], Floats]
-"""From (N, 128, 128, 3) uint8 to (N, F) float32."""
-
-PHI_SIDE = 128  # pixels of the squares that phi sees
-BATCH = 32
-USUAL = 90  # percentile
-LEAST_IMAGES = 40  # with fewer, what is usual cannot be told
-SHARE = 0.05  # of the usual distance
-_IMAGES_PER_AXIS = 4  # whitening along more axes than that would tear copies apart
-_LEAST_SPREAD = 1e-3  # of the widest axis, below which an axis is noise
-_ROWS = 512  # rows compared at a time, which bounds memory
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """Two pictures whose features nearly agree.
-
-    Attributes:
-        first: place in the list.
-        second: place in the list.
-        distance: 1 - cosine of the whitened features, 0..2.
-        usual: the 90th percentile of the distances between nearest neighbours of different groups.
-    """
-
-    first: int
-    second: int
-    distance: float
-    usual: float
+# --- by features -------------------------------------------------------------------------------------------
 
 
 def square(image: Bytes) -> Bytes:
     """A picture of any shape, (H, W, 3) uint8, as phi sees it: (128, 128, 3)."""
-    return np.asarray(Image.fromarray(image).resize((PHI_SIDE, PHI_SIDE), Image.Resampling.BOX))
+    return np.asarray(Image.fromarray(image).resize((_PHI_SIDE, _PHI_SIDE), Image.Resampling.BOX))
 
 
-def likenesses(
+def feature_matches(
     features: Floats, groups: Sequence[str], first: Sequence[int], second: Sequence[int]
-) -> Iterator[Likeness]:
-    """Pairs of one picture from `first` and one from `second` that are alike.
+) -> Iterator[Match]:
+    """Pairs of one picture from `first` and one from `second` whose features nearly agree.
+
+    The distance is 1 - cosine of the whitened features. Usual is the 90th percentile of the distances between
+    nearest neighbours of different groups.
 
     Args:
         features: (N, F), of the whole data set.
@@ -149,20 +138,29 @@ def likenesses(
         second: places in `features`.
 
     Yields:
-        Pairs in the order of `first`; none if there are fewer than 40 pictures.
+        Matches by places in `features`, in the order of `first`; none for fewer than 40 pictures.
     """
-    if len(features) < LEAST_IMAGES or not first or not second:
+    if len(features) < _LEAST_IMAGES or not first or not second:
         return
     units = whitened(features)
-    usual = _usual_distance(units, groups)
+    _, group = np.unique(np.asarray(groups), return_inverse=True)
+    nearest = np.full(len(units), np.inf)
+    for start in range(0, len(units), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        distances = 1 - units[block] @ units.T
+        distances[group[block, None] == group[None]] = np.inf
+        nearest[block] = distances.min(axis=1)
+    known = nearest[np.isfinite(nearest)]
+    usual = float(np.percentile(known, _USUAL)) if len(known) else 0.0  # all in one group: nothing is usual
     columns = units[list(second)].T
-    for start in range(0, len(first), _ROWS):
-        rows = list(first[start : start + _ROWS])
+    for start in range(0, len(first), _BLOCK):
+        rows = list(first[start : start + _BLOCK])
         distances = 1 - units[rows] @ columns
-        for row, column in np.argwhere(distances < SHARE * usual).tolist():
+        for row, column in np.argwhere(distances < USUAL_SHARE * usual).tolist():
             if rows[row] != second[column]:
                 distance = max(0.0, float(distances[row, column]))
-                yield Likeness(rows[row], second[column], distance, usual)
+                how = f"distance {distance:.4f}, usual {usual:.4f}"
+                yield Match(rows[row], second[column], distance, how)
 
 
 def whitened(features: Floats) -> Floats:
@@ -174,32 +172,3 @@ def whitened(features: Floats) -> Floats:
     scores = centred @ (axes[:count] / np.maximum(spread[:count, None], 1e-12)).T
     norms = np.linalg.norm(scores, axis=1, keepdims=True)
     return (scores / np.maximum(norms, 1e-12)).astype(np.float32)
-
-
-def _usual_distance(units: Floats, groups: Sequence[str]) -> float:
-    _, number = np.unique(np.asarray(groups), return_inverse=True)
-    nearest = np.full(len(units), np.inf)
-    for start in range(0, len(units), _ROWS):
-        rows = slice(start, start + _ROWS)
-        distances = 1 - units[rows] @ units.T
-        distances[number[rows, None] == number[None]] = np.inf
-        nearest[rows] = distances.min(axis=1)
-    known = nearest[np.isfinite(nearest)]  # all in one group: nothing is usual
-    return float(np.percentile(known, USUAL)) if len(known) else 0.0
-
-
-def look_of(image: Bytes) -> str:
-    """The two looks of the audit's fingerprint, as 1408 characters.
-
-    Args:
-        image: (H, W, 3) uint8.
-    """
-    signs, levels = two_looks(image)
-    return base64.b64encode(np.packbits(signs).tobytes() + levels.tobytes()).decode()
-
-
-def fingerprint_from(look: str) -> Fingerprint:
-    """The fingerprint that the audit would take of the image itself."""
-    content = np.frombuffer(base64.b64decode(look), dtype=np.uint8)
-    packed = SIGNS * SIGNS // 8
-    return assemble(np.unpackbits(content[:packed]), content[packed:])

@@ -1,7 +1,5 @@
 """A labelled data set of phantom frames on disk, with patients that pretraining never saw."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +15,8 @@ PRETRAINING_SEED = 1_000_003
 """Seed of the phantom world on which the embedded weights are trained; no data set may use it."""
 
 
-@dataclass(frozen=True)
-class _Frame:
-    part: str
-    patient: int
-    frame: int
-
-    @property
-    def group(self) -> str:
-        return f"p{self.patient:03d}"
-
-    @property
-    def id(self) -> str:
-        return f"{self.group}_f{self.frame:02d}"
-
-
 def world_seed(seed: int) -> int:
-    """Seed of the phantom world that belongs to a run's seed; never that of pretraining.
-
-    Args:
-        seed: seed of the run.
-
-    Returns:
-        A seed in [0, 2**31).
-    """
+    """Seed in [0, 2**31) of the phantom world that belongs to a run's seed; never that of pretraining."""
     world = seed_for("phantom", seed) % 2**31
     return world + 1 if world == PRETRAINING_SEED else world
 
@@ -63,15 +39,9 @@ def write_phantom_set(
     already are kept, so a killed call can be repeated; the folder must belong to these arguments alone.
 
     Args:
-        folder: where to write.
-        train_patients: number of patients for training.
-        validation_patients: number of patients for choosing the checkpoint.
-        test_patients: number of patients for the final figures.
         frames_per_patient: frames of each training and validation patient.
-        test_frames_per_patient: frames of each test patient.
-        seed: seed of the run.
+        seed: of the run.
         size: side in pixels, 16..2048.
-        progress: where rendering reports to.
 
     Returns:
         The samples (ids like p003_f02, group p003, source "phantom") and their split.
@@ -79,40 +49,29 @@ def write_phantom_set(
     Raises:
         DataError: the size is out of range.
     """
-    patients = dict(zip(PARTS, (train_patients, validation_patients, test_patients), strict=True))
-    frames = dict(zip(PARTS, (frames_per_patient, frames_per_patient, test_frames_per_patient), strict=True))
-    plan = list(_plan(patients, frames))
-    for name in ("images", "masks"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    samples = [
-        Sample(
-            item.id,
-            folder / "images" / f"{item.id}.png",
-            folder / "masks" / f"{item.id}.png",
-            item.group,
-            "phantom",
-        )
-        for item in plan
+    patients = (train_patients, validation_patients, test_patients)
+    frames = (frames_per_patient, frames_per_patient, test_frames_per_patient)
+    # Patients are numbered in turn, so that growing one part moves no patient of another.
+    plan = [
+        (part, turn * len(PARTS) + offset, frame)
+        for offset, part in enumerate(PARTS)
+        for turn in range(patients[offset])
+        for frame in range(frames[offset])
     ]
-    missing = [
-        (item, sample)
-        for item, sample in zip(plan, samples, strict=True)
-        if not (sample.image.exists() and sample.mask.exists())
-    ]
+    ids: dict[str, list[str]] = {part: [] for part in PARTS}
+    samples, missing = [], []
+    for part, patient, frame in plan:
+        name = f"p{patient:03d}_f{frame:02d}"
+        image, mask = (folder / kind / f"{name}.png" for kind in ("images", "masks"))
+        samples.append(Sample(name, image, mask, f"p{patient:03d}", "phantom"))
+        ids[part].append(name)
+        if not (image.exists() and mask.exists()):
+            missing.append((patient, frame, image, mask))
     world = world_seed(seed)
     with progress.track("Rendering phantom frames", len(plan), len(plan) - len(missing)) as advance:
-        for item, sample in missing:
-            picture = render(world, item.patient, item.frame, size)
-            write_png(sample.image, picture.image)
-            write_png(sample.mask, picture.mask * np.uint8(255))
+        for patient, frame, image, mask in missing:
+            picture = render(world, patient, frame, size)
+            write_png(image, picture.image)
+            write_png(mask, picture.mask * np.uint8(255))
             advance()
-    ids = {part: tuple(item.id for item in plan if item.part == part) for part in PARTS}
-    return samples, Split(**ids)
-
-
-def _plan(patients: dict[str, int], frames: dict[str, int]) -> Iterator[_Frame]:
-    """All frames. Patients are numbered in turn, so that growing one part moves no patient of another."""
-    for offset, part in enumerate(PARTS):
-        for turn in range(patients[part]):
-            for frame in range(frames[part]):
-                yield _Frame(part, turn * len(PARTS) + offset, frame)
+    return samples, Split(*(tuple(ids[part]) for part in PARTS))

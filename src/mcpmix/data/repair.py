@@ -1,9 +1,8 @@
-"""A mended copy of a data set in a new folder. The source is only read."""
+"""A repaired copy of a data set in a new folder. The source is only read."""
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,14 @@ from PIL import Image
 
 from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError, StorageError
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, written
-from mcpmix.data.audit import Facts, file_oddities, has_metadata, inspect_all, without_metadata
+from mcpmix.data.audit import Facts, file_oddities, inspect_all
+from mcpmix.data.dataset import FOLDER, load_collection
 from mcpmix.data.folder import scan_folder
 from mcpmix.data.layouts import Collection, write_tables
-from mcpmix.data.planning import FOLDER, load_collection
-from mcpmix.data.sample import Bytes, Sample, pixel_digest, read_image, read_mask
+from mcpmix.data.sample import pixel_digest, read_image, read_mask
 from mcpmix.data.tables import write_csv
 
 CHANGES = "changes.csv"
@@ -27,6 +27,9 @@ _PIXELS = {
     "palette": "the palette is replaced by its colours",
 }
 _ENDING = {"PNG": ".png", "JPEG": ".jpg", "TIFF": ".tif", "BMP": ".bmp", "MPO": ".jpg"}
+# Descriptions, makers, times and people, and the folders of EXIF, GPS, XMP, IPTC and Photoshop.
+_TIFF_TAGS = frozenset({269, 270, 271, 272, 285, 305, 306, 315, 316, 700, 33432, 33723, 34377, 34665, 34853})
+_INFO = frozenset({"exif", "icc_profile", "comment", "xmp", "photoshop", "XML:com.adobe.xmp", "mp"})
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,39 @@ class Change:
     id: str
     file: str
     what: str
+
+
+def repair_configured(
+    config: Config,
+    out: Path,
+    *,
+    facts: Sequence[Facts] | None = None,
+    drop_copies: bool = False,
+    progress: Progress = SILENT,
+) -> tuple[Change, ...]:
+    """Write a repaired copy of the data set of a configuration; see `repair`.
+
+    In folders of own images, files without a partner are left out.
+
+    Args:
+        facts: of all samples, if they were inspected already.
+
+    Raises:
+        ConfigError: the data set is the phantom, which has nothing to repair.
+        DataError: the files are not found.
+        StorageError: as `repair`.
+    """
+    data = config.data
+    if data.source == "phantom":
+        raise ConfigError("--fix: the phantom is drawn by code and has nothing to repair.")
+    left_out: list[str] = []
+    if data.source == FOLDER and data.images is not None and data.masks is not None:
+        samples = tuple(scan_folder(data.images, data.masks, data.groups, left_out=left_out))
+        collection = Collection(samples, grouped="group" if data.groups else "")
+    else:
+        collection = load_collection(data.source, root=data.root, progress=progress)
+    known = facts if facts is not None else inspect_all(collection.samples, progress)
+    return repair(known, collection, out, drop_copies=drop_copies, unpaired=left_out, progress=progress)
 
 
 def repair(
@@ -63,208 +99,148 @@ def repair(
 
     Args:
         facts: of all samples, from `inspect_all`.
-        collection: the data set.
         out: a folder that does not exist, or is empty; not inside the source.
         drop_copies: whether to keep only the first of images with identical pixels.
         unpaired: why files of the source are in no sample, to be listed with the changes.
-        progress: where to report.
 
     Raises:
         StorageError: the folder holds something or lies in the source, or the disk is full.
     """
-    _refuse_inside(out, collection)
-    first = _first_of_copies(facts) if drop_copies else {}
+    place = Path(os.path.realpath(out))
+    for source in {path.parent for item in collection.samples for path in (item.image, item.mask)}:
+        folder = Path(os.path.realpath(source))
+        if place == folder or folder in place.parents:
+            raise StorageError(f"{out} lies in the folder {folder} of the source. Choose another place.")
     changes = [Change("", "file", f"left out: {reason}") for reason in unpaired]
+    first: dict[str, Facts] = {}  # of copies, by their digest
     kept: set[str] = set()
     with (
         storage_errors(out),
-        written(new_folder(out)) as folder,
-        progress.track("Writing a mended copy", len(facts)) as advance,
+        written(new_folder(out)) as copy,
+        progress.track("Writing a repaired copy", len(facts)) as advance,
     ):
         for item in facts:
-            reason = _reason_to_leave_out(item, first)
-            if reason:
-                changes.append(Change(item.sample.id, "sample", f"left out: {reason}"))
+            name = item.sample.id
+            original = item if item.errors else first.setdefault(item.digest, item)
+            if item.errors:
+                changes.append(Change(name, "sample", f"left out: {' '.join(item.errors)}"))
+            elif drop_copies and original is not item:
+                other = "" if original.mask_digest == item.mask_digest else ", but another mask"
+                reason = f"it has the pixels of {original.sample.id}{other}"
+                changes.append(Change(name, "sample", f"left out: {reason}"))
             else:
-                changes += _write_sample(item, folder)
-                kept.add(item.sample.id)
+                image, done = _write_image(item, copy / "images")
+                changes += [Change(name, "image", what) for what in done]
+                mask, done = _write_mask(item, copy / "masks")
+                changes += [Change(name, "mask", what) for what in done]
+                for path, pixels, digest in (
+                    (image, read_image(image), item.digest),
+                    (mask, read_mask(mask), item.mask_digest),
+                ):
+                    if pixel_digest(pixels) != digest:
+                        raise StorageError(
+                            f"{path} does not show what its source shows. Was the source changed meanwhile?"
+                        )
+                kept.add(name)
             advance()
         if not kept:
             raise StorageError(f"Nothing to write to {out}: no sample can be used.")
-        write_tables(_part_of(collection, kept), folder)
+        splits = {
+            split: {name: part for name, part in parts.items() if name in kept}
+            for split, parts in collection.splits.items()
+        }
+        samples = tuple(sample for sample in collection.samples if sample.id in kept)
+        write_tables(replace(collection, samples=samples, splits=splits), copy)
         rows = [{"id": change.id, "file": change.file, "change": change.what} for change in changes]
-        write_csv(folder / CHANGES, rows or [{"id": "", "file": "", "change": "none"}])
+        write_csv(copy / CHANGES, rows or [{"id": "", "file": "", "change": "none"}])
     return tuple(changes)
 
 
-def _refuse_inside(out: Path, collection: Collection) -> None:
-    place = Path(os.path.realpath(out))
-    files = {path for item in collection.samples for path in (item.image, item.mask)}
-    for folder in {Path(os.path.realpath(path.parent)) for path in files}:
-        if place == folder or folder in place.parents:
-            raise StorageError(f"{out} lies in the folder {folder} of the source. Choose another place.")
-
-
-def _first_of_copies(facts: Sequence[Facts]) -> dict[str, Facts]:
-    first: dict[str, Facts] = {}
-    for item in facts:
-        if item.digest and not item.errors:
-            first.setdefault(item.digest, item)
-    return first
-
-
-def _reason_to_leave_out(item: Facts, first: dict[str, Facts]) -> str:
-    if item.errors:
-        return " ".join(item.errors)
-    original = first.get(item.digest, item)
-    if original is item:
-        return ""
-    masks = "" if original.mask_digest == item.mask_digest else ", but another mask"
-    return f"it has the pixels of {original.sample.id}{masks}"
-
-
-def _part_of(collection: Collection, kept: set[str]) -> Collection:
-    return Collection(
-        tuple(sample for sample in collection.samples if sample.id in kept),
-        {
-            name: {sample: part for sample, part in parts.items() if sample in kept}
-            for name, parts in collection.splits.items()
-        },
-        grouped=collection.grouped,
-    )
-
-
-# --- files -------------------------------------------------------------------------------------------------
-
-
-def _write_sample(item: Facts, folder: Path) -> list[Change]:
-    sample = item.sample
-    done: dict[str, list[str]] = defaultdict(list)
-    image = _write_image(sample, folder / "images", done["image"])
-    mask = _write_mask(sample, folder / "masks", done["mask"], item.levels)
-    for path, read, digest in ((image, read_image, item.digest), (mask, read_mask, item.mask_digest)):
-        _verify(path, read, digest)
-    return [Change(sample.id, file, what) for file, texts in done.items() for what in texts]
-
-
-def _verify(path: Path, read: Callable[[Path], Bytes], digest: str) -> None:
-    if pixel_digest(read(path)) != digest:
-        raise StorageError(f"{path} does not show what its source shows. Was the source changed meanwhile?")
-
-
-def _write_image(sample: Sample, folder: Path, done: list[str]) -> Path:
-    source = sample.image
-    kind, metadata = _look(source)
-    oddities = set(file_oddities(source))
-    done += [text for name, text in _PIXELS.items() if name in oddities]
-    if metadata:
-        done.append("metadata is removed")
-    if done:
-        same_pixels = kind == "JPEG" and not oddities & set(_PIXELS)
-        content = without_metadata(source) if same_pixels else None
-        if content is not None:
-            return _copy(folder / f"{sample.id}.jpg", content)
-        return _save(folder / f"{sample.id}.png", read_image(source), kind, done)
-    ending = source.suffix.lower()
-    if "ending" in oddities:
-        ending = _ENDING[kind]
-        done.append(f"the ending is {ending}, as the file is {kind}")
-    return _copy(folder / f"{sample.id}{ending}", source.read_bytes())
-
-
-def _write_mask(sample: Sample, folder: Path, done: list[str], levels: int) -> Path:
-    source = sample.mask
-    kind, metadata = _look(source)
-    oddities = set(file_oddities(source))
-    target = folder / f"{sample.id}.png"
-    if kind == "PNG" and not metadata and not oddities & set(_PIXELS) and _is_plain(source):
-        return _copy(target, source.read_bytes())
-    done += [text for name, text in _PIXELS.items() if name in oddities]
-    if metadata:
-        done.append("metadata is removed")
-    if not _is_plain(source):
-        done.append(f"{levels} levels become 0 and 255 (lesion is 128 or more; where 1 is the highest, 1)")
-    return _save(target, read_mask(source) * np.uint8(255), kind, done)
-
-
-def _look(path: Path) -> tuple[str, bool]:
-    """Format, and whether there is metadata; files that only tifffile reads are taken to have some."""
-    try:
-        with path.open("rb") as file, Image.open(file) as image:
-            return image.format or "", has_metadata(image)
-    except Exception:  # a layout that Pillow does not know; its pixels were read
-        return "TIFF", True
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether a mask is one channel of 0 and 255."""
-    try:
-        with path.open("rb") as file, Image.open(file) as image:
-            if image.mode not in ("L", "1"):
-                return False
-            return {level for _, level in image.getcolors() or [(0, -1)]} <= {0, 255}
-    except Exception:  # as above
-        return False
-
-
-def _save(path: Path, pixels: Bytes, kind: str, done: list[str]) -> Path:
-    if kind != "PNG":
-        done.append(f"stored as PNG, was {kind}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path, format="PNG")
-    return path
-
-
-def _copy(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
-
-
 def as_lines(changes: Sequence[Change]) -> Iterator[str]:
-    """The changes as text, all of them, a line each."""
+    """The changes as text, a line each."""
     for change in changes:
         yield ": ".join(text for text in (change.id, change.file, change.what) if text)
 
 
-def mend(
-    config: Config,
-    out: Path,
-    *,
-    facts: Sequence[Facts] | None = None,
-    drop_copies: bool = False,
-    progress: Progress = SILENT,
-) -> tuple[Change, ...]:
-    """Write a mended copy of the data set of a configuration; see `mcpmix.data.repair`.
-
-    In folders of own images, files without a partner are left out.
-
-    Args:
-        config: section `data`.
-        out: a folder that does not exist, or is empty.
-        facts: of all samples, if they were inspected already.
-        drop_copies: whether to keep only the first of images with identical pixels.
-        progress: where to report.
-
-    Returns:
-        Every change.
-
-    Raises:
-        ConfigError: the data set is the phantom, which has nothing to mend.
-        DataError: the files are not found.
-        StorageError: the folder holds something, or the disk is full.
-    """
-    if config.data.source == "phantom":
-        raise ConfigError("--fix: the phantom is drawn by code and has nothing to mend.")
-    left_out: list[str] = []
-    collection = _load(config, left_out, progress)
-    known = facts if facts is not None else inspect_all(collection.samples, progress)
-    return repair(known, collection, out, drop_copies=drop_copies, unpaired=left_out, progress=progress)
+def _write_image(item: Facts, folder: Path) -> tuple[Path, list[str]]:
+    """Where the image is now, and what was done to it."""
+    source, name = item.sample.image, item.sample.id
+    kind, metadata, _ = _header(source)
+    oddities = set(file_oddities(source))
+    done = [text for oddity, text in _PIXELS.items() if oddity in oddities]
+    content = None if done else source.read_bytes()
+    ending = source.suffix.lower()
+    if metadata:
+        done.append("metadata is removed")
+        content = without_metadata(content) if kind == "JPEG" and content is not None else None
+        ending = ".jpg"
+    elif not done and "ending" in oddities:
+        ending = _ENDING[kind]
+        done.append(f"the ending is {ending}, as the file is {kind}")
+    if content is not None:
+        return _write(folder / f"{name}{ending}", content), done
+    if kind != "PNG":
+        done.append(f"stored as PNG, was {kind}")
+    write_png(folder / f"{name}.png", read_image(source))
+    return folder / f"{name}.png", done
 
 
-def _load(config: Config, left_out: list[str], progress: Progress) -> Collection:
-    data = config.data
-    if data.source == FOLDER and data.images is not None and data.masks is not None:
-        samples = scan_folder(data.images, data.masks, data.groups, left_out=left_out)
-        return Collection(tuple(samples), grouped="group" if data.groups else "")
-    return load_collection(data.source, root=data.root, progress=progress)
+def _write_mask(item: Facts, folder: Path) -> tuple[Path, list[str]]:
+    """Where the mask is now, and what was done to it."""
+    source, target = item.sample.mask, folder / f"{item.sample.id}.png"
+    kind, metadata, plain = _header(source)
+    oddities = set(file_oddities(source))
+    done = [text for oddity, text in _PIXELS.items() if oddity in oddities]
+    if metadata:
+        done.append("metadata is removed")
+    if not plain:
+        levels = f"{item.levels} levels become 0 and 255"
+        done.append(f"{levels} (lesion is 128 or more; where 1 is the highest, 1)")
+    if kind != "PNG":
+        done.append(f"stored as PNG, was {kind}")
+    if not done:
+        return _write(target, source.read_bytes()), done
+    write_png(target, read_mask(source) * np.uint8(255))
+    return target, done
+
+
+def _header(path: Path) -> tuple[str, bool, bool]:
+    """Format, whether there is metadata, and whether there is one channel of the levels 0 and 255 only."""
+    try:
+        with path.open("rb") as file, Image.open(file) as image:
+            kind, metadata = image.format or "", has_metadata(image)
+            levels = image.getcolors() if image.mode in ("L", "1") else None
+            return kind, metadata, levels is not None and {level for _, level in levels} <= {0, 255}
+    except Exception:  # a layout that only tifffile reads; its pixels were read, and metadata is likely
+        return "TIFF", True, False
+
+
+def has_metadata(image: Image.Image) -> bool:
+    """Whether an open file carries more than pixels."""
+    if image.format == "TIFF":
+        return any(tag in _TIFF_TAGS for tag in image.getexif())
+    texts = getattr(image, "text", {})  # of PNG
+    return bool(texts or _INFO & set(image.info) or len(image.getexif()))
+
+
+def without_metadata(jpeg: bytes) -> bytes | None:
+    """A JPEG file without its metadata, its pixels not encoded again; None if it is built otherwise."""
+    if not jpeg.startswith(b"\xff\xd8"):
+        return None
+    kept, place = [jpeg[:2]], 2
+    while place + 4 <= len(jpeg) and jpeg[place] == 0xFF:
+        kind = jpeg[place + 1]
+        end = place + 2 + int.from_bytes(jpeg[place + 2 : place + 4], "big")
+        if kind == 0xDA:  # the pixels begin
+            return b"".join([*kept, jpeg[place:]])
+        # Comments and application segments go, but for the two that say how to decode: JFIF and Adobe's.
+        if not (0xE0 <= kind <= 0xEF or kind == 0xFE) or kind in (0xE0, 0xEE):
+            kept.append(jpeg[place:end])
+        place = end
+    return None
+
+
+def _write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path

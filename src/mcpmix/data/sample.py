@@ -168,15 +168,31 @@ def pixel_digest(pixels: Bytes) -> str:
     return digest.hexdigest()
 
 
-def size_problems(image: Path, mask: Path, image_pixels: Bytes, mask_pixels: Bytes) -> list[str]:
-    """What is wrong with the sizes of an image and its mask: one message, or none."""
-    (height, width), (mask_height, mask_width) = image_pixels.shape[:2], mask_pixels.shape
-    if (height, width) == (mask_height, mask_width):
-        return []
-    return [
-        f"{mask} is {mask_width} x {mask_height} pixels, but its image {image} is {width} x {height}. "
-        "Expected equal sizes: export the mask at the size of its image."
-    ]
+def read_pair(image: Path, mask: Path) -> tuple[tuple[Bytes, Bytes, int] | None, list[str]]:
+    """Read an image and its mask, and compare their sizes.
+
+    Returns:
+        What `read_image` and `examine_mask` give, or None if one of them cannot be read; and every problem.
+    """
+    problems = []
+    pixels = lesion = None
+    try:
+        pixels = read_image(image)
+    except DataError as error:
+        problems.append(str(error))
+    try:
+        lesion = examine_mask(mask)
+    except DataError as error:
+        problems.append(str(error))
+    if pixels is None or lesion is None:
+        return None, problems
+    (height, width), (mask_height, mask_width) = pixels.shape[:2], lesion[0].shape
+    if (height, width) != (mask_height, mask_width):
+        problems.append(
+            f"{mask} is {mask_width} x {mask_height} pixels, but its image {image} is {width} x {height}. "
+            "Expected equal sizes: export the mask at the size of its image."
+        )
+    return (pixels, *lesion), problems
 
 
 def named_images(images: Path) -> dict[str, Path]:

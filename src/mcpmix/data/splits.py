@@ -3,12 +3,11 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.seeds import numpy_rng
@@ -18,6 +17,7 @@ from mcpmix.data.sample import Sample
 PARTS = ("train", "validation", "test")
 
 _DIGESTS = "image_sha256"  # the part of a split file that says which images it was made for
+_QUARTERS = 4  # classes of lesions by size
 
 
 @dataclass(frozen=True)
@@ -25,34 +25,30 @@ class Split:
     """Ids of the samples of each part.
 
     Attributes:
-        train: for training the generator and the segmenter.
-        validation: for choosing the checkpoint.
-        test: for the final figures.
+        leaks: why figures on the test part are too good, for a published split that cuts groups; else empty.
     """
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+    leaks: str = field(default="", kw_only=True)
 
     def parts(self) -> dict[str, tuple[str, ...]]:
         """Ids by the name of the part, in the order of `PARTS`."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
-def group_split(samples: Sequence[Sample], validation: float, test: float, seed: int) -> Split:
-    """Deal whole groups to the three parts at random.
+# --- dealing whole groups ----------------------------------------------------------------------------------
 
-    The result depends on the ids, their groups and the arguments, not on the order of `samples`. Each part
-    gets at least one group.
+
+def group_split(samples: Sequence[Sample], validation: float, test: float, seed: int) -> Split:
+    """Deal whole groups to the three parts at random; each part gets at least one.
+
+    The result depends on the ids, their groups and the arguments, not on the order of `samples`.
 
     Args:
-        samples: the data set.
         validation: share of the groups, 0..1.
         test: share of the groups, 0..1.
-        seed: root of the random stream.
-
-    Returns:
-        The split, ids sorted within each part.
 
     Raises:
         DataError: there are fewer than three groups, or the shares leave nothing for training.
@@ -69,8 +65,10 @@ def group_split(samples: Sequence[Sample], validation: float, test: float, seed:
             "Expected at least 3, one each for train, validation and test, because groups are never cut: add "
             "patients, or give a split file."
         )
+    held, tested = max(1, round(len(names) * validation)), max(1, round(len(names) * test))
+    while held + tested >= len(names):  # at least one group is left for training
+        held, tested = (held - 1, tested) if held > tested else (held, tested - 1)
     order = [names[index] for index in numpy_rng("split", seed).permutation(len(names))]
-    held, tested = _counts(len(names), validation, test)
     part_of = dict.fromkeys(order, "train")
     part_of |= dict.fromkeys(order[:tested], "test")
     part_of |= dict.fromkeys(order[tested : tested + held], "validation")
@@ -80,160 +78,17 @@ def group_split(samples: Sequence[Sample], validation: float, test: float, seed:
     return Split(*(tuple(sorted(ids[part])) for part in PARTS))
 
 
-def _counts(groups: int, validation: float, test: float) -> tuple[int, int]:
-    """Numbers of groups for validation and test, each at least 1, with at least 1 left."""
-    held, tested = max(1, round(groups * validation)), max(1, round(groups * test))
-    while held + tested >= groups:
-        held, tested = (held - 1, tested) if held > tested else (held, tested - 1)
-    return held, tested
-
-
-def write_split(path: Path, split: Split, digests: Mapping[str, str] | None = None) -> None:
-    """Write a split as JSON that a person can edit: lists of ids under train, validation and test.
-
-    Args:
-        path: the file.
-        split: the parts.
-        digests: pixel digest of each image by id, to notice later that an image was replaced.
-    """
-    content: dict[str, object] = {part: list(ids) for part, ids in split.parts().items()}
-    write_json(path, content | ({_DIGESTS: dict(digests)} if digests else {}))
-
-
-def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
-    """Refuse images that are not those a split file was made for; a file without digests allows any.
-
-    Args:
-        path: the split file.
-        digests: pixel digest of each image of the data set by id.
-
-    Raises:
-        DataError: with every image that differs.
-    """
-    read_lists(path)
-    noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8-sig")).get(_DIGESTS, {})
-    changed = [name for name, digest in digests.items() if noted.get(name, digest) != digest]
-    if changed:
-        raise DataError(
-            bullet_list(
-                f"The split file {path} was made for other images. Restore them, or, if they were replaced "
-                f"on purpose, remove their lines below {_DIGESTS} in the file:",
-                changed,
-            )
-        )
-
-
-def require_lesions(present: Iterable[bool]) -> None:
-    """Refuse a validation part in which no mask has a lesion: no checkpoint can be chosen by it.
-
-    Args:
-        present: whether there is a lesion, for each sample of the part.
-
-    Raises:
-        DataError: there is none.
-    """
-    if not any(present):
-        raise DataError(
-            "No mask of the validation part has a lesion, so that no checkpoint can be chosen by it. Put a "
-            "group with lesions there: raise data.split.validation, change the seed, or give a split file."
-        )
-
-
-def read_split(path: Path, samples: Sequence[Sample]) -> Split:
-    """Read a split file and check it against the samples. Samples that it does not name are left out.
-
-    Args:
-        path: JSON with lists of ids under train, validation and test.
-        samples: the data set.
-
-    Raises:
-        DataError: with every problem: unknown ids, ids named twice, groups in two parts, empty parts.
-    """
-    content = read_lists(path)
-    group_of = {sample.id: sample.group for sample in samples}
-    problems = [*_id_problems(content, group_of), *_group_problems(content, group_of)]
-    if problems:
-        raise DataError(bullet_list(f"The split file {path} does not fit the data set:", problems))
-    return Split(*(tuple(content[part]) for part in PARTS))
-
-
-def read_lists(path: Path) -> dict[str, list[str]]:
-    """The three lists of a split file, of strings, whatever these say.
-
-    Raises:
-        DataError: the file is missing, damaged or of another form.
-    """
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError as error:
-        raise DataError(f"The split file {path} does not exist. Check data.split.file.") from error
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"The split file {path} cannot be read: {error}. Expected JSON: correct it."
-        ) from error
-    fits = (
-        isinstance(content, dict)
-        and set(content) - {_DIGESTS} == set(PARTS)
-        and all(
-            isinstance(content[part], list) and all(isinstance(name, str) for name in content[part])
-            for part in PARTS
-        )
-        and isinstance(content.get(_DIGESTS, {}), dict)
-    )
-    if not fits:
-        found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
-        raise DataError(
-            f"The split file {path} has another form (found: {found or 'nothing'}). Expected "
-            '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
-        )
-    return {part: content[part] for part in PARTS}
-
-
-def _id_problems(content: Mapping[str, Sequence[str]], group_of: Mapping[str, str]) -> Iterator[str]:
-    places: dict[str, list[str]] = defaultdict(list)
-    for part, ids in content.items():
-        if not ids:
-            yield f"{part} is empty. Name at least one id."
-        for name in ids:
-            places[name].append(part)
-    for name, parts in places.items():
-        if len(parts) > 1:
-            yield f"{name} is named {len(parts)} times ({', '.join(parts)}). Keep one of them."
-        if name not in group_of:
-            yield f"{name} ({parts[0]}) is not in the data set. Correct the id or remove it."
-
-
-def _group_problems(content: Mapping[str, Sequence[str]], group_of: Mapping[str, str]) -> Iterator[str]:
-    members: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for part, ids in content.items():
-        for name in dict.fromkeys(ids):
-            if name in group_of:
-                members[group_of[name]][part].append(name)
-    for group, parts in members.items():
-        if len(parts) > 1:
-            where = "; ".join(f"{part}: {', '.join(ids)}" for part, ids in parts.items())
-            yield f"group {group} is cut ({where}). Put all of its samples into one part."
-
-
-_CLASSES = 4  # quarters of the lesions by size
-
-Floats = npt.NDArray[np.float64]
-
-
 def stratified_split(
     samples: Sequence[Sample], areas: Mapping[str, float], validation: float, test: float, seed: int
 ) -> Split:
     """Deal whole groups to the three parts so that images and sizes of lesions are shared out evenly.
 
-    Unlike `group_split`, the shares are shares of the images. The result depends on the ids, groups, areas
-    and the arguments, not on the order of `samples`.
+    Unlike `group_split`, the shares are shares of the images. The order of `samples` does not matter.
 
     Args:
-        samples: the data set.
         areas: by id, the share of the image that is lesion, 0..1.
         validation: share of the images, 0..1.
         test: share of the images, 0..1.
-        seed: root of the random stream.
 
     Raises:
         DataError: there are fewer groups than parts.
@@ -251,12 +106,10 @@ def fold_split(
     out evenly.
 
     Args:
-        samples: the data set.
         areas: by id, the share of the image that is lesion, 0..1.
-        folds: number of folds, at least 2.
+        folds: at least 2.
         fold: which one is the test part, from 0.
         validation: share of the images of the other folds, 0..1.
-        seed: root of the random stream.
 
     Raises:
         DataError: there are fewer groups than needed.
@@ -271,13 +124,8 @@ def fold_split(
 def hold_out(samples: Sequence[Sample], share: float, seed: int) -> frozenset[str]:
     """Ids of a share of the groups, at least one and not all: a validation part for a published split.
 
-    Args:
-        samples: the training part.
-        share: share of the groups, 0..1.
-        seed: root of the random stream.
-
     Raises:
-        DataError: there is one group only.
+        DataError: there is only one group.
     """
     names = sorted({sample.group for sample in samples})
     if len(names) < 2:
@@ -296,7 +144,11 @@ def _deal(
     shares: Sequence[float],
     identity: tuple[str | int, ...],
 ) -> list[list[str]]:
-    """Ids of each part: groups, the largest first, go where they are missed most."""
+    """Ids of each part: groups, the largest first, go where they are missed most.
+
+    scikit-learn's StratifiedGroupKFold deals in the same way, but only to folds of equal size, may leave a
+    fold empty, and draws another order, so that existing studies would change their splits.
+    """
     members: dict[str, list[str]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: sample.id):
         members[sample.group].append(sample.id)
@@ -305,39 +157,148 @@ def _deal(
             f"The {len(samples)} samples belong to {len(members)} group(s). Expected at least {len(shares)}, "
             "one for each part, because groups are never cut: add patients, or ask for fewer parts."
         )
-    counts = _counts_folds(members, areas)
-    order = numpy_rng(*identity).permutation(len(members))
-    names = [sorted(members)[index] for index in order]
-    names.sort(key=lambda name: -len(members[name]))  # keeps the drawn order among equals
-    targets = np.maximum(np.outer(shares, sum(counts.values())), 1e-9)
-    filled = np.zeros_like(targets)
-    dealt: list[list[str]] = [[] for _ in shares]
-    for number, name in enumerate(names):
-        part = _most_missed(counts[name], filled, targets)
-        empty = [index for index, groups in enumerate(dealt) if not groups]
-        if len(empty) == len(names) - number:  # as many groups left as parts without any
-            part = empty[0]
-        filled[part] += counts[name]
-        dealt[part].append(name)
-    return [[name for group in groups for name in members[group]] for groups in dealt]
-
-
-def _counts_folds(members: Mapping[str, Sequence[str]], areas: Mapping[str, float]) -> dict[str, Floats]:
-    """For each group, the number of its images in each quarter of the sizes, and in all."""
-    ids = sorted(name for group in members.values() for name in group)
     # Ranks rather than quantiles of the values: equal numbers in each quarter, also where areas repeat.
+    ids = sorted(name for group in members.values() for name in group)
     ranks = np.argsort(np.argsort([areas[name] for name in ids], kind="stable"), kind="stable")
-    quarter = dict(zip(ids, (ranks * _CLASSES // len(ids)).tolist(), strict=True))
-    return {
+    quarter = dict(zip(ids, (ranks * _QUARTERS // len(ids)).tolist(), strict=True))
+    counts = {  # of each group, the images in each quarter of the sizes, and all of them
         group: np.array(
-            [*np.bincount([quarter[name] for name in names], minlength=_CLASSES), len(names)],
-            dtype=np.float64,
+            [*np.bincount([quarter[name] for name in names], minlength=_QUARTERS), len(names)], np.float64
         )
         for group, names in members.items()
     }
+    order = numpy_rng(*identity).permutation(len(members))
+    groups = [sorted(members)[index] for index in order]
+    groups.sort(key=lambda name: -len(members[name]))  # keeps the drawn order among equals
+    targets = np.maximum(np.outer(shares, sum(counts.values())), 1e-9)
+    filled = np.zeros_like(targets)
+    dealt: list[list[str]] = [[] for _ in shares]
+    for number, name in enumerate(groups):
+        # Where it lowers the squared relative distance from the targets most.
+        change = ((filled + counts[name] - targets) ** 2 - (filled - targets) ** 2) / targets
+        part = int(change.sum(axis=1).argmin())
+        empty = [index for index, given in enumerate(dealt) if not given]
+        if len(empty) == len(groups) - number:  # as many groups left as parts without any
+            part = empty[0]
+        filled[part] += counts[name]
+        dealt[part].append(name)
+    return [[name for group in given for name in members[group]] for given in dealt]
 
 
-def _most_missed(count: Floats, filled: Floats, targets: Floats) -> int:
-    """The part in which the counts lower the squared relative distance from the targets most."""
-    change = ((filled + count - targets) ** 2 - (filled - targets) ** 2) / targets
-    return int(change.sum(axis=1).argmin())
+# --- split files -------------------------------------------------------------------------------------------
+
+
+def write_split(path: Path, split: Split, digests: Mapping[str, str] | None = None) -> None:
+    """Write a split as JSON that a person can edit: lists of ids under train, validation and test.
+
+    Args:
+        digests: pixel digest of each image by id, to notice later that an image was replaced.
+    """
+    content: dict[str, object] = {part: list(ids) for part, ids in split.parts().items()}
+    write_json(path, content | ({_DIGESTS: dict(digests)} if digests else {}))
+
+
+def read_split(path: Path, samples: Sequence[Sample]) -> Split:
+    """Read a split file and check it against the samples. Samples that it does not name are left out.
+
+    Raises:
+        DataError: with every problem: unknown ids, ids named twice, groups in two parts, empty parts.
+    """
+    content = read_lists(path)
+    group_of = {sample.id: sample.group for sample in samples}
+    problems = [f"{part} is empty. Name at least one id." for part, ids in content.items() if not ids]
+    places: dict[str, list[str]] = defaultdict(list)
+    for part, ids in content.items():
+        for name in ids:
+            places[name].append(part)
+    for name, parts in places.items():
+        if len(parts) > 1:
+            problems.append(f"{name} is named {len(parts)} times ({', '.join(parts)}). Keep one of them.")
+        if name not in group_of:
+            problems.append(f"{name} ({parts[0]}) is not in the data set. Correct the id or remove it.")
+    problems += cut_groups(content, group_of)
+    if problems:
+        raise DataError(bullet_list(f"The split file {path} does not fit the data set:", problems))
+    return Split(*(tuple(content[part]) for part in PARTS))
+
+
+def cut_groups(parts: Mapping[str, Iterable[str]], group_of: Mapping[str, str]) -> Iterator[str]:
+    """A message for each group whose samples are in more than one part; unknown ids do not count."""
+    members: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for part, ids in parts.items():
+        for name in dict.fromkeys(ids):
+            if name in group_of:
+                members[group_of[name]][part].append(name)
+    for group, found in members.items():
+        if len(found) > 1:
+            where = "; ".join(f"{part}: {', '.join(ids)}" for part, ids in found.items())
+            yield f"group {group} is cut ({where}). Put all of its samples into one part."
+
+
+def read_lists(path: Path) -> dict[str, list[str]]:
+    """The three lists of ids in a split file, not compared with any data set.
+
+    Raises:
+        DataError: the file is missing, damaged or of another form.
+    """
+    content = _read(path)
+    return {part: content[part] for part in PARTS}
+
+
+def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
+    """Refuse images that are not those a split file was made for; a file without digests allows any.
+
+    Args:
+        digests: pixel digest of each image of the data set by id.
+
+    Raises:
+        DataError: with every image that differs.
+    """
+    noted: Mapping[str, str] = _read(path).get(_DIGESTS, {})
+    changed = [name for name, digest in digests.items() if noted.get(name, digest) != digest]
+    if changed:
+        raise DataError(
+            bullet_list(
+                f"The split file {path} was made for other images. Restore them, or, if they were replaced "
+                f"on purpose, remove their lines below {_DIGESTS} in the file:",
+                changed,
+            )
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise DataError(f"The split file {path} does not exist. Check data.split.file.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"The split file {path} cannot be read: {error}. Expected JSON: correct it."
+        ) from error
+    fits = (
+        isinstance(content, dict)
+        and set(content) - {_DIGESTS} == set(PARTS)
+        and all(isinstance(content[part], list) for part in PARTS)
+        and all(isinstance(name, str) for part in PARTS for name in content[part])
+        and isinstance(content.get(_DIGESTS, {}), dict)
+    )
+    if not fits:
+        found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+        raise DataError(
+            f"The split file {path} has another form (found: {found or 'nothing'}). Expected "
+            '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
+        )
+    return content
+
+
+def require_lesions(present: Iterable[bool]) -> None:
+    """Refuse a validation part in which no mask has a lesion: no checkpoint can be chosen by it.
+
+    Args:
+        present: for each sample of the part, whether it has a lesion.
+    """
+    if not any(present):
+        raise DataError(
+            "No mask of the validation part has a lesion, so that no checkpoint can be chosen by it. Put a "
+            "group with lesions there: raise data.split.validation, change the seed, or give a split file."
+        )

@@ -126,7 +126,8 @@ def _encode(
     networks = build_networks(base, config.finetune, runtime)
     held_out = None
     if leads and (chosen := looked_at(index, config)):
-        arrays = load_arrays(chosen, size, cache)
+        held = load_arrays(index.part("validation"), size, cache)
+        arrays = held.take([record.id for record in chosen])
         held_out = HeldOut.encode(arrays, read_depths(depth.folder, arrays.ids), base.vae)
     del base
     gc.collect()  # parts of a network may refer to each other in circles

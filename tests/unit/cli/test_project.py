@@ -361,24 +361,24 @@ def test_init_recognises_own_layouts(mcpmix, phantom_folder, tmp_path, layout):
 # --- fix ---------------------------------------------------------------------------------------------------
 
 
-def test_fix_writes_a_mended_copy_and_leaves_the_source(mcpmix, config, phantom_folder, tmp_path):
+def test_fix_writes_a_repaired_copy_and_leaves_the_source(mcpmix, config, phantom_folder, tmp_path):
     remove_mask(phantom_folder)
     damaged = phantom_folder / "images" / "p009_f01.png"
     damaged.write_bytes(b"no image")
     before = {path: path.read_bytes() for path in phantom_folder.rglob("*") if path.is_file()}
-    done = mcpmix("check", config, "--fix", tmp_path / "mended")
+    done = mcpmix("check", config, "--fix", tmp_path / "repaired")
     assert done.code == 3  # the source is still what it is
-    assert f"mended copy: {tmp_path / 'mended'} (2 changes, " in done.out
-    listed = (tmp_path / "mended" / "changes.csv").read_text()
+    assert f"repaired copy: {tmp_path / 'repaired'} (2 changes, " in done.out
+    listed = (tmp_path / "repaired" / "changes.csv").read_text()
     assert "has no mask" in listed  # in no sample, and a change all the same
     assert "p009_f01,sample,left out: " in listed.replace('"', "")
     assert "\nfile: left out: " in done.out
     assert before == {path: path.read_bytes() for path in phantom_folder.rglob("*") if path.is_file()}
-    assert len(list((tmp_path / "mended" / "images").iterdir())) == 6
+    assert len(list((tmp_path / "repaired" / "images").iterdir())) == 6
     use = done.out.rpartition("to use it: ")[2].split()
     again = mcpmix("check", config, *use)
     assert again.code == 0, again.err
-    refused = mcpmix("check", config, "--fix", tmp_path / "mended")
+    refused = mcpmix("check", config, "--fix", tmp_path / "repaired")
     assert refused.code == 5
     assert "is not empty" in refused.err
 

@@ -28,10 +28,8 @@ from mcpmix.data.augment import (
 )
 
 
-def geometry(angle=0.0, zoom=1.0, mirrored=False, upended=False) -> Geometry:
-    return Geometry(
-        torch.tensor([angle]), torch.tensor([zoom]), torch.tensor([mirrored]), torch.tensor([upended])
-    )
+def geometry(angle=0.0, zoom=1.0, hflip=False, vflip=False) -> Geometry:
+    return Geometry(torch.tensor([angle]), torch.tensor([zoom]), torch.tensor([hflip]), torch.tensor([vflip]))
 
 
 def colour(brightness=0.0, contrast=0.0, saturation=0.0, tint=(0.0, 0.0, 0.0)) -> Colour:
@@ -75,7 +73,7 @@ def test_flips_of_image_counterpart_and_mask_agree_and_are_exact():
     image, synthetic = pictures(16, 3, 9, 9), pictures(16, 3, 9, 9, seed=1)
     mask = (image[:, :1] > 0.5).to(torch.uint8)
     drawn = draw_geometry(16, torch_rng("f"), rotate=0, scale=0, flip=True)
-    combinations = set(zip(drawn.mirrored.tolist(), drawn.upended.tolist(), strict=True))
+    combinations = set(zip(drawn.hflip.tolist(), drawn.vflip.tolist(), strict=True))
     assert len(combinations) == 4
     results = [
         apply_geometry(drawn, image),
@@ -85,9 +83,9 @@ def test_flips_of_image_counterpart_and_mask_agree_and_are_exact():
     for original, result in zip((image, synthetic, mask), results, strict=True):
         for row in range(16):
             expected = original[row].numpy()
-            if drawn.mirrored[row]:
+            if drawn.hflip[row]:
                 expected = expected[..., ::-1]
-            if drawn.upended[row]:
+            if drawn.vflip[row]:
                 expected = expected[..., ::-1, :]
             np.testing.assert_array_equal(result[row].numpy(), expected)
 
@@ -137,7 +135,7 @@ def test_what_lies_beyond_the_border_is_reflected():
 
 def test_flip_comes_before_rotation():
     image = pictures(1, 1, 8, 8)
-    moved = apply_geometry(geometry(angle=90.0, mirrored=True), image, "nearest")
+    moved = apply_geometry(geometry(angle=90.0, hflip=True), image, "nearest")
     assert torch.equal(moved, torch.rot90(image.flip(-1), 1, dims=(-2, -1)))
 
 
@@ -192,7 +190,7 @@ def test_draws_stay_in_their_ranges_and_fill_them():
     assert -30 <= drawn.angle.min() < -29
     assert 1.19 < drawn.zoom.max() <= 1.2
     assert 0.8 <= drawn.zoom.min() < 0.81
-    for flips in (drawn.mirrored, drawn.upended):
+    for flips in (drawn.hflip, drawn.vflip):
         assert 0.45 < flips.float().mean() < 0.55
 
 
@@ -200,7 +198,7 @@ def test_switching_one_setting_off_leaves_the_others():
     full = draw_geometry(8, torch_rng("s"), **DRAWN)
     still = draw_geometry(8, torch_rng("s"), **{**DRAWN, "rotate": 0.0})
     assert torch.equal(full.zoom, still.zoom)
-    assert torch.equal(full.mirrored, still.mirrored)
+    assert torch.equal(full.hflip, still.hflip)
     assert not still.angle.any()
     rng, other = torch_rng("s"), torch_rng("s")
     draw_geometry(8, rng, rotate=0, scale=0, flip=False)
@@ -215,7 +213,7 @@ def test_recorded_parameters_replay_exactly():
     text = json.dumps({"geometry": moves.as_json(), "colour": colours.as_json()})
     record = json.loads(text)
     again_moves, again_colours = Geometry.from_json(record["geometry"]), Colour.from_json(record["colour"])
-    assert again_moves.mirrored.dtype == torch.bool
+    assert again_moves.hflip.dtype == torch.bool
     assert torch.equal(apply_colour(again_colours, apply_geometry(again_moves, image)), first)
     assert torch.equal(
         apply_geometry(draw_geometry(8, torch_rng("x"), **DRAWN), image), apply_geometry(moves, image)
@@ -228,7 +226,7 @@ def test_rows_are_independent_of_the_rest_of_the_batch():
     whole = apply_colour(colours, apply_geometry(moves, image))
     for row in range(8):
         one = slice(row, row + 1)
-        move = Geometry(moves.angle[one], moves.zoom[one], moves.mirrored[one], moves.upended[one])
+        move = Geometry(moves.angle[one], moves.zoom[one], moves.hflip[one], moves.vflip[one])
         tone = Colour(
             colours.brightness[one], colours.contrast[one], colours.saturation[one], colours.tint[one]
         )
@@ -313,7 +311,7 @@ def test_crop_by_hand():
 
 def test_crop_is_of_what_the_geometry_shows():
     image = pictures(1, 1, 8, 8)
-    window = apply_geometry(geometry(angle=90.0, mirrored=True), image, "nearest", crop(top=0.5, side=0.5))
+    window = apply_geometry(geometry(angle=90.0, hflip=True), image, "nearest", crop(top=0.5, side=0.5))
     turned = torch.rot90(image.flip(-1), 1, dims=(-2, -1))[:, :, 4:, :4]
     assert torch.equal(window, turned.repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2))
 

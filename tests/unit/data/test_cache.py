@@ -1,4 +1,4 @@
-"""The decoded cache: made once, shared, checked, made again if it is damaged."""
+"""The decoded cache: made once, shared, checked, written anew if it is damaged."""
 
 import errno
 import os
@@ -9,60 +9,98 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import DataError, StorageError
-from mcpmix.data.cache import cached, load_arrays, reopen
-from mcpmix.data.index import build_index
+from mcpmix.data import cache
+from mcpmix.data.cache import load_arrays, new_cache
+from mcpmix.data.dataset import build_index
+from mcpmix.data.sample import read_image, read_mask, resize_image, resize_mask
 from mcpmix.data.splits import Split
 
 
-def rows(count=3, size=5):
-    rng = np.random.default_rng(7)
-    return [
-        (
-            rng.integers(0, 256, (size, size, 3), dtype=np.uint8),
-            rng.integers(0, 2, (size, size), dtype=np.uint8),
-        )
-        for _ in range(count)
+@pytest.fixture
+def records(make_pair):
+    samples = [make_pair("a", side=8), make_pair("b", side=8), make_pair("c", side=14)]
+    return build_index(samples, Split(("a",), ("b",), ("c",))).records
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """Call it, and nothing may be decoded any more."""
+
+    def refuse(*arguments):
+        raise AssertionError("decoded although it is cached")
+
+    return lambda: monkeypatch.setattr(cache, "read_pair", refuse)
+
+
+def test_order_shapes_and_content(records):
+    arrays = load_arrays(records[::-1], 5)
+    assert arrays.ids == ("c", "b", "a")
+    assert len(arrays) == 3
+    assert (arrays.images.shape, arrays.images.dtype) == ((3, 5, 5, 3), np.uint8)
+    assert (arrays.masks.shape, arrays.masks.dtype) == ((3, 5, 5), np.uint8)
+    for row, record in enumerate(records[::-1]):
+        np.testing.assert_array_equal(arrays.images[row], resize_image(read_image(record.image), 5))
+        np.testing.assert_array_equal(arrays.masks[row], resize_mask(read_mask(record.mask), 5))
+
+
+def test_no_records_give_empty_arrays():
+    assert load_arrays([], 4).images.shape == (0, 4, 4, 3)
+
+
+def test_some_rows_of_arrays(records):
+    arrays = load_arrays(records, 5)
+    some = arrays.take(["c", "a"])
+    assert some.ids == ("c", "a")
+    np.testing.assert_array_equal(some.images, arrays.images[[2, 0]])
+    np.testing.assert_array_equal(some.masks, arrays.masks[[2, 0]])
+
+
+def test_lost_and_changed_files_are_all_named(records):
+    records[0].image.unlink()
+    Image.fromarray(255 - np.asarray(Image.open(records[1].mask))).save(records[1].mask)
+    Image.fromarray(255 - np.asarray(Image.open(records[2].image))).save(records[2].image)
+    with pytest.raises(DataError) as caught:
+        load_arrays(records, 5)
+    assert str(caught.value).split("\n") == [
+        "The data set is no longer what its index says. Restore the files, or delete the run's folder "
+        "dataset to make the index again:",
+        f"  - {records[0].image} does not exist. Check the path, or restore the file.",
+        f"  - {records[1].mask} has changed since it was indexed.",
+        f"  - {records[2].image} has changed since it was indexed.",
     ]
 
 
-DIGESTS = [("a", "x"), ("b", "y"), ("c", "z")]
+# --- on disk -----------------------------------------------------------------------------------------------
 
 
-def never():
-    raise AssertionError("decoded although it is cached")
-
-
-def test_made_once_then_mapped(tmp_path):
-    made = rows()
-    first = cached(tmp_path, DIGESTS, 5, lambda: made)
-    again = cached(tmp_path, DIGESTS, 5, never)
+def test_made_once_then_mapped(records, tmp_path, never):
+    plain = load_arrays(records, 6)
+    first = load_arrays(records, 6, tmp_path / "cache")
+    never()
+    again = load_arrays(records, 6, tmp_path / "cache")
     assert first.place == again.place
-    for pixels in (first, again, reopen(again.place)):
-        assert (pixels.images.dtype, pixels.images.shape) == (np.uint8, (3, 5, 5, 3))
-        for row, (image, mask) in enumerate(made):
-            np.testing.assert_array_equal(pixels.images[row], image)
-            np.testing.assert_array_equal(pixels.masks[row], mask)
+    for arrays in (first, again):
+        assert arrays.ids == plain.ids
+        np.testing.assert_array_equal(arrays.images, plain.images)
+        np.testing.assert_array_equal(arrays.masks, plain.masks)
     assert isinstance(again.images.base, np.memmap)
     torch.from_numpy(again.images)  # no warning about arrays that cannot be written
 
 
-@pytest.mark.parametrize(
-    "other", [([("a", "x"), ("b", "Y"), ("c", "z")], 5), (DIGESTS[::-1], 5), (DIGESTS, 4)]
-)
-def test_other_digests_order_or_size_are_another_cache(tmp_path, other):
-    mine = cached(tmp_path, DIGESTS, 5, rows)
-    theirs = cached(tmp_path, *other, lambda: rows(size=other[1]))
-    assert theirs.place != mine.place
+def test_other_images_order_or_size_are_another_cache(records, tmp_path):
+    asked = ((records, 6), (records[:2], 6), (records[::-1], 6), (records, 5))
+    assert len({load_arrays(*which, tmp_path / "cache").place for which in asked}) == 4
 
 
-def test_writing_to_an_array_leaves_the_file_alone(tmp_path):
-    pixels = cached(tmp_path, DIGESTS, 5, rows)
-    before = reopen(pixels.place).images.copy()
-    pixels.images[:] = 0
-    np.testing.assert_array_equal(cached(tmp_path, DIGESTS, 5, never).images, before)
+def test_writing_to_an_array_leaves_the_file_alone(records, tmp_path):
+    arrays = load_arrays(records, 6, tmp_path / "cache")
+    arrays.images[:] = 0
+    plain = load_arrays(records, 6)
+    np.testing.assert_array_equal(load_arrays(records, 6, tmp_path / "cache").images, plain.images)
 
 
 def flip_a_bit(path):
@@ -81,104 +119,82 @@ DAMAGE = {
     "cut short": (lambda place: cut(place / "images.npy"), "images.npy|mmap length"),
     "lost": (lambda place: (place / "masks.npy").unlink(), "No such file"),
     "no header": (lambda place: (place / "masks.npy").write_bytes(b""), "magic string"),
-    "bad manifest": (lambda place: (place / "manifest.json").write_text("{"), "is damaged"),
-    "foreign manifest": (
-        lambda place: (place / "manifest.json").write_text('{"digest": "", "key": {}, "counts": {}}'),
-        "checksums",
-    ),
+    "bad checksums": (lambda place: (place / "checksums.json").write_text("{"), "Expecting property name"),
+    "few checksums": (lambda place: (place / "checksums.json").write_text("[1]"), "1 checksums"),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_told_and_made_good(tmp_path, kind):
+def test_damage_is_told_and_repaired(records, tmp_path, kind, never):
     damage, reason = DAMAGE[kind]
-    place = cached(tmp_path, DIGESTS, 5, rows).place
+    place = load_arrays(records, 6, tmp_path).place
     damage(place)
     said = Recorder()
-    pixels = cached(tmp_path, DIGESTS, 5, rows, said)
-    np.testing.assert_array_equal(pixels.images, np.stack([image for image, _ in rows()]))
+    arrays = load_arrays(records, 6, tmp_path, said)
+    np.testing.assert_array_equal(arrays.images, load_arrays(records, 6).images)
     assert len(said.lines) == 1
     assert said.lines[0].startswith(f"{place} is damaged (")
-    assert said.lines[0].endswith("); it is made again.")
     assert any(part in said.lines[0] for part in reason.split("|"))
-    cached(tmp_path, DIGESTS, 5, never)
+    never()
+    load_arrays(records, 6, tmp_path)
 
 
-def test_what_a_kill_left_is_written_anew(tmp_path):
-    def killed():
-        yield rows()[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        cached(tmp_path, DIGESTS, 5, killed)
-    assert len(list(tmp_path.glob("*.partial"))) == 1
-    np.testing.assert_array_equal(cached(tmp_path, DIGESTS, 5, rows).images[0], rows()[0][0])
+def test_what_a_kill_left_is_written_anew(records, tmp_path):
+    place = load_arrays(records, 6, tmp_path).place
+    place.rename(place.with_name(place.name + ".partial"))
+    cut(tmp_path / f"{place.name}.partial" / "images.npy")
+    arrays = load_arrays(records, 6, tmp_path)
+    np.testing.assert_array_equal(arrays.images, load_arrays(records, 6).images)
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_full_disk_has_a_message(tmp_path):
-    def full():
-        yield rows()[0]
+def test_a_full_disk_has_a_message(records, tmp_path, monkeypatch):
+    def full(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr(cache, "resize_image", full)
     with pytest.raises(StorageError, match="is full"):
-        cached(tmp_path, DIGESTS, 5, full)
+        load_arrays(records, 6, tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
+def test_an_error_between_two_rows_leaves_nothing(records, tmp_path):
+    writing = new_cache(tmp_path / "cache", "new", 3, 6)
+    writing.__enter__()(records[0], read_image(records[0].image), read_mask(records[0].mask))
+    assert writing.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None) is False
+    assert not list((tmp_path / "cache").iterdir())
 
 
 ONE_OF_MANY = """
-import sys, time
+import sys, time, pickle
 from pathlib import Path
-import numpy as np
-from mcpmix.data.cache import cached
+from mcpmix.data import cache
 
-def decode():
+def slow(*arguments, read=cache.read_pair):
     with open(sys.argv[1] + "/decoded", "a") as file:
         file.write("x")
-    time.sleep(0.3)
-    for value in range(3):
-        yield np.full((5, 5, 3), value, np.uint8), np.zeros((5, 5), np.uint8)
+    time.sleep(0.1)
+    return read(*arguments)
 
-pixels = cached(Path(sys.argv[1]), [("a", "x"), ("b", "y"), ("c", "z")], 5, decode)
-print(pixels.images[:, 0, 0, 0].tolist())
+cache.read_pair = slow
+records = pickle.loads(Path(sys.argv[1], "records").read_bytes())
+print(cache.load_arrays(records, 5, Path(sys.argv[1])).images.sum())
 """
 
 
-def test_processes_that_ask_at_once_decode_once(tmp_path):
+def test_processes_that_ask_at_once_decode_once(records, tmp_path):
+    (tmp_path / "records").write_bytes(pickle.dumps(records))
     processes = [
         subprocess.Popen([sys.executable, "-c", ONE_OF_MANY, tmp_path], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    assert [process.communicate()[0].strip() for process in processes] == ["[0, 1, 2]"] * 3
-    assert (tmp_path / "decoded").read_text() == "x"
-
-
-# --- as part of the arrays ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def records(make_pair):
-    samples = [make_pair("a"), make_pair("b"), make_pair("c", side=14)]
-    return build_index(samples, Split(("a",), ("b",), ("c",))).records
-
-
-def test_cached_arrays_are_those_of_the_files(records, tmp_path):
-    plain = load_arrays(records, 6)
-    for _ in range(2):
-        arrays = load_arrays(records, 6, cache=tmp_path / "cache")
-        assert arrays.ids == plain.ids
-        np.testing.assert_array_equal(arrays.images, plain.images)
-        np.testing.assert_array_equal(arrays.masks, plain.masks)
-
-
-def test_cached_arrays_need_no_files(records, tmp_path):
-    load_arrays(records, 6, cache=tmp_path / "cache")
-    for record in records:
-        record.image.unlink()
-    assert len(load_arrays(records, 6, cache=tmp_path / "cache")) == 3
+    total = str(load_arrays(records, 5).images.sum())
+    assert [process.communicate()[0].strip() for process in processes] == [total] * 3
+    assert (tmp_path / "decoded").read_text() == "xxx"  # one of the three, each of its images once
 
 
 def test_arrays_travel_to_workers_by_name_and_not_by_content(records, tmp_path):
-    mapped = load_arrays(records, 200, cache=tmp_path / "cache")
+    mapped = load_arrays(records, 200, tmp_path / "cache")
     sent = pickle.dumps(mapped)
     assert len(sent) < 1000
     received = pickle.loads(sent)
@@ -192,5 +208,5 @@ def test_bad_files_leave_no_cache(records, tmp_path):
     records[1].image.write_bytes(b"")
     for _ in range(2):
         with pytest.raises(DataError, match=r"b\.png cannot be read"):
-            load_arrays(records, 6, cache=tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob("manifest.json"))
+            load_arrays(records, 6, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.npy"))

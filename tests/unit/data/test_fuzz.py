@@ -12,7 +12,7 @@ from PIL import Image
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.audit import Audit, Severity, inspect_all
-from mcpmix.data.planning import load_collection
+from mcpmix.data.dataset import load_collection
 from mcpmix.data.sample import Sample
 
 GIGABYTE = 2**30
@@ -128,10 +128,10 @@ import json, re, sys
 from pathlib import Path
 from mcpmix.core.errors import DataError
 from mcpmix.data.audit import Audit, inspect_all
-from mcpmix.data.planning import load_collection
+from mcpmix.data.dataset import load_collection
 try:
     samples = load_collection("folder", root=Path(sys.argv[1])).samples
-    found = [f"{f.title} {f.items}" for f in Audit(inspect_all(samples), {}).findings]
+    found = [text for f in Audit(inspect_all(samples), {}).findings for text in (f.title, *f.items)]
 except DataError as error:
     found = [str(error)]
 # Not getrusage: its peak begins with that of the process that started this one.

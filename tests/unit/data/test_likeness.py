@@ -1,14 +1,53 @@
-"""Copies that pixels do not give away, by a phi that is made here."""
+"""Near-duplicates, by fingerprints of pixels and by a phi that is made here."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from mcpmix.data.audit import Audit, inspect_all
-from mcpmix.data.likeness import likenesses, square, whitened
+from mcpmix.data.audit import Audit, Facts, clusters, inspect_all
+from mcpmix.data.likeness import closest, feature_matches, fingerprint, look_of, matches, square, whitened
 from mcpmix.data.sample import Sample
 
 RNG = np.random.default_rng(0)
+
+
+def waves(seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0:48, 0:64].astype(float)
+    waves = sum(
+        30 * np.sin(rng.uniform(0.05, 0.3) * rows + rng.uniform(0.05, 0.3) * (columns + shift) + phase)
+        for phase in rng.uniform(0, 6, 5)
+    )
+    return np.clip(np.stack([120 + waves] * 3, axis=2), 0, 255).astype(np.uint8)
+
+
+def test_matches_agree_with_counting_one_by_one():
+    pictures = [waves(seed, shift) for seed in range(4) for shift in (0, 1, 9)]
+    prints = [fingerprint(look_of(picture)) for picture in pictures]
+    expected = {
+        (first, second)
+        for first, one in enumerate(prints)
+        for second, two in enumerate(prints)
+        if np.sum(one.signs != two.signs) <= 48 and np.corrcoef(one.grey, two.grey)[0, 1] >= 0.975
+    }
+    assert {(match.first, match.second) for match in matches(prints, prints)} == expected
+    assert {(number, number) for number in range(12)} < expected
+    assert list(matches([], prints)) == []
+
+
+def test_pictures_of_one_colour_are_no_near_copies_of_anything():
+    flat = [fingerprint(look_of(np.full((20, 20, 3), level, np.uint8))) for level in (0, 128)]
+    assert list(matches(flat, flat)) == []
+
+
+def test_of_several_matches_the_closest_counts():
+    prints = [fingerprint(look_of(waves(1, shift))) for shift in (0, 1, 2)]
+    best = closest(matches(prints[:1], prints[1:]))
+    assert {first: match.second for first, match in best.items()} == {0: 0}
+    assert "of 256 signs differ, correlation 0.9" in best[0].how
+
+
+# --- by features -------------------------------------------------------------------------------------------
 
 
 def brute(units, groups, first, second):
@@ -21,13 +60,13 @@ def brute(units, groups, first, second):
     return {(i, j) for i in first for j in second if i != j and distance[i, j] < 0.05 * usual}
 
 
-def test_likenesses_agree_with_the_rule():
+def test_feature_matches_agree_with_the_rule():
     features = RNG.normal(size=(60, 9)) @ RNG.normal(size=(9, 9)) + 5  # correlated, away from 0
     features[50:55] = features[:5] + RNG.normal(0, 1e-3, (5, 9))
     features = features.astype(np.float32)
     groups = [f"g{number // 2}" for number in range(60)]
     first, second = list(range(45, 60)), list(range(45))
-    found = {(pair.first, pair.second) for pair in likenesses(features, groups, first, second)}
+    found = {(pair.first, pair.second) for pair in feature_matches(features, groups, first, second)}
     assert found == brute(whitened(features), groups, first, second)
     assert found >= {(50 + number, number) for number in range(5)}
     assert len(found) < 10
@@ -48,17 +87,17 @@ def test_what_is_whitened_has_equal_spread_and_norm_one():
 def test_independent_pictures_do_not_flood():
     features = RNG.normal(size=(500, 64)).astype(np.float32)
     names = [str(number) for number in range(500)]
-    assert list(likenesses(features, names, range(250), range(250, 500))) == []
+    assert list(feature_matches(features, names, range(250), range(250, 500))) == []
 
 
 def test_too_few_images_or_one_group_say_nothing():
     features = RNG.normal(size=(40, 4)).astype(np.float32)
     features[1:31:2] = features[0:30:2]  # most images have a copy
     names = [str(number) for number in range(40)]
-    assert list(likenesses(features, names, [0], [1]))
-    assert list(likenesses(features[:38], names[:38], [0], [1])) == []
-    assert list(likenesses(features, ["one"] * 40, [0], [1])) == []
-    assert list(likenesses(features, names, [], [1])) == []
+    assert list(feature_matches(features, names, [0], [1]))
+    assert list(feature_matches(features[:38], names[:38], [0], [1])) == []
+    assert list(feature_matches(features, ["one"] * 40, [0], [1])) == []
+    assert list(feature_matches(features, names, [], [1])) == []
 
 
 def blobs(seed):
@@ -111,3 +150,33 @@ def test_a_turned_copy_across_the_split_is_found_by_features_only(samples):
 
 def test_phi_sees_squares():
     assert square(np.zeros((10, 300, 3), np.uint8)).shape == (128, 128, 3)
+
+
+# --- groups of near-duplicates -----------------------------------------------------------------------------
+
+
+def facts(name, image=None, group=None):
+    sample = Sample(name, name, name, group or name, "x")
+    return Facts(sample, fingerprint=None if image is None else fingerprint(look_of(image)))
+
+
+def test_nearness_is_passed_on_and_strangers_stay_apart():
+    near = [facts(f"a{number}", waves(1, shift=1.0 * number)) for number in range(5)]
+    groups = clusters([*near, facts("b", waves(2)), facts("broken")])
+    assert groups == {
+        "a0": "a0",
+        "a1": "a0",
+        "a2": "a0",
+        "a3": "a0",
+        "a4": "a0",
+        "b": "b",
+        "broken": "broken",
+    }
+
+
+def test_known_groups_are_kept_and_joined():
+    groups = clusters(
+        [facts("a", waves(1), "p1"), facts("b", waves(2), "p1"), facts("c", waves(2), "p2"),
+         facts("d", waves(3), "p2"), facts("e", waves(4), "p3")]
+    )  # fmt: skip
+    assert groups == {"a": "a", "b": "a", "c": "a", "d": "a", "e": "e"}

@@ -1,4 +1,4 @@
-"""A mended copy: each kind of dirt is gone, each change is listed, the source stays as it was."""
+"""A repaired copy: each kind of dirt is gone, each change is listed, the source stays as it was."""
 
 import csv
 import hashlib
@@ -8,9 +8,9 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from mcpmix.core.errors import StorageError
-from mcpmix.data.audit import Audit, Severity, has_metadata, inspect_all
+from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.layouts import READERS, Collection
-from mcpmix.data.repair import Change, as_lines, repair
+from mcpmix.data.repair import Change, as_lines, has_metadata, repair
 from mcpmix.data.sample import Sample, read_image, read_mask
 
 
@@ -78,7 +78,7 @@ def changes_of(changes, name):
 
 def test_every_kind_of_dirt(dirty, tmp_path):
     before = state(tmp_path / "source")
-    changes = repair(inspect_all(dirty.samples), dirty, tmp_path / "mended")
+    changes = repair(inspect_all(dirty.samples), dirty, tmp_path / "repaired")
     assert state(tmp_path / "source") == before
     expected = {
         "alpha": ["image: transparency is laid over black and dropped"],
@@ -99,14 +99,14 @@ def test_every_kind_of_dirt(dirty, tmp_path):
         assert len(found) == len(texts), (name, found)
         assert all(text.startswith(start) for text, start in zip(found, texts, strict=True)), (name, found)
     assert changes_of(changes, "broken")[0].startswith("sample: left out: ")
-    with (tmp_path / "mended" / "changes.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "repaired" / "changes.csv").open(encoding="utf-8", newline="") as file:
         assert [row["change"] for row in csv.DictReader(file)] == [change.what for change in changes]
     assert list(as_lines([Change("a", "mask", "x")])) == ["a: mask: x"]
 
 
 def test_the_copy_is_clean_and_shows_the_same(dirty, tmp_path):
-    repair(inspect_all(dirty.samples), dirty, tmp_path / "mended")
-    read = READERS["folder"](tmp_path / "mended")
+    repair(inspect_all(dirty.samples), dirty, tmp_path / "repaired")
+    read = READERS["folder"](tmp_path / "repaired")
     source = {sample.id: sample for sample in dirty.samples}
     assert {sample.id for sample in read.samples} == set(source) - {"broken"}
     for sample in read.samples:
@@ -127,11 +127,11 @@ def test_the_copy_is_clean_and_shows_the_same(dirty, tmp_path):
 
 
 def test_what_needs_nothing_is_copied_byte_for_byte_and_jpegs_are_not_encoded_again(dirty, tmp_path):
-    repair(inspect_all(dirty.samples), dirty, tmp_path / "mended")
+    repair(inspect_all(dirty.samples), dirty, tmp_path / "repaired")
     source = tmp_path / "source"
     for place in ("images/clean.png", "masks/clean.png", "masks/exif.png"):
-        assert (tmp_path / "mended" / place).read_bytes() == (source / place).read_bytes()
-    stripped = (tmp_path / "mended" / "images" / "exif.jpg").read_bytes()
+        assert (tmp_path / "repaired" / place).read_bytes() == (source / place).read_bytes()
+    stripped = (tmp_path / "repaired" / "images" / "exif.jpg").read_bytes()
     assert b"Dr Who" not in stripped
     assert b"at home" not in stripped
     whole = (source / "images" / "exif.jpg").read_bytes()
@@ -139,10 +139,10 @@ def test_what_needs_nothing_is_copied_byte_for_byte_and_jpegs_are_not_encoded_ag
 
 
 def test_copies_are_dropped_on_request(dirty, tmp_path):
-    changes = repair(inspect_all(dirty.samples), dirty, tmp_path / "mended", drop_copies=True)
+    changes = repair(inspect_all(dirty.samples), dirty, tmp_path / "repaired", drop_copies=True)
     assert changes_of(changes, "copy") == ["sample: left out: it has the pixels of clean, but another mask"]
-    assert not (tmp_path / "mended" / "images" / "copy.png").exists()
-    assert "copy" not in READERS["folder"](tmp_path / "mended").splits["official"]
+    assert not (tmp_path / "repaired" / "images" / "copy.png").exists()
+    assert "copy" not in READERS["folder"](tmp_path / "repaired").splits["official"]
 
 
 def test_only_into_a_new_folder_outside_the_source(dirty, tmp_path):
@@ -160,6 +160,6 @@ def test_only_into_a_new_folder_outside_the_source(dirty, tmp_path):
 def test_nothing_that_can_be_used(dirty, tmp_path):
     broken = [facts for facts in inspect_all(dirty.samples) if facts.errors]
     with pytest.raises(StorageError, match="no sample can be used"):
-        repair(broken, dirty, tmp_path / "mended")
-    assert not any((tmp_path / "mended").iterdir())
-    assert not (tmp_path / "mended.partial").exists()
+        repair(broken, dirty, tmp_path / "repaired")
+    assert not any((tmp_path / "repaired").iterdir())
+    assert not (tmp_path / "repaired.partial").exists()

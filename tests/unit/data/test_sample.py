@@ -20,9 +20,9 @@ from mcpmix.data.sample import (
     pixel_digest,
     read_image,
     read_mask,
+    read_pair,
     resize_image,
     resize_mask,
-    size_problems,
 )
 
 RGB = np.array(
@@ -316,13 +316,24 @@ def test_pixel_digest_is_about_pixels_not_packing(tmp_path):
     assert pixel_digest(RGB.reshape(3, 2, 3)) != pixel_digest(RGB)
 
 
-def test_size_problem_says_both_sizes():
-    image, mask = np.zeros((3, 5, 3), dtype=np.uint8), np.zeros((5, 3), dtype=np.uint8)
-    assert size_problems(Path("i.png"), Path("m.png"), image, mask) == [
-        "m.png is 3 x 5 pixels, but its image i.png is 5 x 3. Expected equal sizes: export the mask at the "
-        "size of its image."
+def test_a_pair_is_read_with_every_problem(tmp_path):
+    wide, tall = np.zeros((3, 5, 3), dtype=np.uint8), np.zeros((5, 3), dtype=np.uint8)
+    image, mask, fitting = (
+        save(tmp_path / name, pixels)
+        for name, pixels in (("i.png", wide), ("m.png", tall), ("f.png", tall.T))
+    )
+    assert read_pair(image, fitting)[1] == []
+    pair, problems = read_pair(image, mask)
+    assert [part.shape for part in pair[:2]] == [(3, 5, 3), (5, 3)]
+    assert problems == [
+        f"{mask} is 3 x 5 pixels, but its image {image} is 5 x 3. Expected equal sizes: export the mask at "
+        "the size of its image."
     ]
-    assert size_problems(Path("i.png"), Path("m.png"), image, mask.T) == []
+    image.write_bytes(b"")
+    mask.write_bytes(b"")
+    pair, problems = read_pair(image, mask)
+    assert pair is None
+    assert [problem.split(" ")[0] for problem in problems] == [str(image), str(mask)]
 
 
 def test_resizing_goes_along_rows_first_whatever_pillow_prefers():

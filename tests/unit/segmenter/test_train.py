@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ from mcpmix.data.augment import denormalise
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.registry import STRATEGIES
 from mcpmix.run import run
-from mcpmix.segmenter import train
+from mcpmix.segmenter import train, trainer
 from mcpmix.segmenter.arms import Inputs, check_arms, needs_pairs
 from mcpmix.segmenter.trainer import recent_mean
 
@@ -95,7 +96,13 @@ def test_in_half_precision_the_loss_is_scaled_and_the_scale_survives_a_stop(prep
 
 def test_a_validation_part_without_lesions_is_refused_before_training(prepared, tmp_path, monkeypatch):
     config, inputs, runtime = prepared
-    monkeypatch.setattr("mcpmix.data.cache.resize_mask", lambda mask, size: np.zeros((size, size), np.uint8))
+    real = trainer.load_arrays
+
+    def without_lesions(*given):
+        arrays = real(*given)
+        return dataclasses.replace(arrays, masks=np.zeros_like(arrays.masks))
+
+    monkeypatch.setattr(trainer, "load_arrays", without_lesions)
     with pytest.raises(DataError, match="No mask of the validation part has a lesion"):
         train.Trainer(config, inputs, "full-sup", 0, tmp_path, runtime)
 
