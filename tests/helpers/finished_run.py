@@ -71,8 +71,9 @@ class FinishedRun:
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 pixels = render(99, 100 + replica, place, self.config.data.size).image
                 Image.fromarray(pixels).save(folder / file)
-                ledger.append(parent=record.id, replica=replica, file=file)
-        return {}
+                ledger.append(parent=record.id, replica=replica, file=file, admitted=True)
+        count = len(self.index.part("train"))
+        return {"images": count * self.config.synthesis.replicas, "parents": count, "warnings": []}
 
     def _write_log(self, folder, arm, seed):
         log, epochs = JsonLines(folder / "log.jsonl"), self.config.train.epochs

@@ -1,4 +1,4 @@
-"""The picture of the analysis of gradients."""
+"""Why mixing masks blurs boundaries: the gradients at boundary pixels under each strategy, epoch by epoch."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,42 +17,20 @@ from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import write_json, write_text
 from mcpmix.data.augment import normalise
-from mcpmix.data.cache import Arrays
 from mcpmix.generator.judge import dice_of
 from mcpmix.mixing.strategy import Batch, Term
 from mcpmix.report.arms import arms_of, label_of
 from mcpmix.segmenter.arms import Inputs
 from mcpmix.segmenter.trainer import Trainer
 
-_PANELS = (
-    ("flips", "sign flips between epochs (%)"),
-    ("noise_to_signal", "gradient: noise / signal"),
-    ("band", "width of the transition (px)"),
-)
-
-
-def draw(found: Mapping[str, "Boundary"], path: Path) -> None:
-    """Three bar charts side by side, one bar for each arm.
-
-    Args:
-        found: arm to what was measured.
-        path: of the PNG.
-    """
-    arms = arms_of(list(found))
-    figure = Figure(figsize=(10.5, 0.9 + 0.32 * len(arms)), layout="constrained")
-    axes = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
-    for chart, (quantity, title) in zip(axes, _PANELS, strict=True):
-        values = [getattr(found[arm.name], quantity) for arm in arms]
-        chart.barh([arm.label for arm in arms], values, color=[arm.colour for arm in arms], height=0.7)
-        chart.set_title(title, fontsize=10)
-        chart.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    figure.savefig(path, dpi=110)
-
-
 _BAND = 2.0  # pixels on each side of the contour that count as boundary
 _SURE = 0.9  # a prediction below this and above its complement is in transition
 _SETTLED = 0.25  # share of the epochs that are left out: everything flips while nothing is learnt yet
+_PANELS = {
+    "flips": "sign flips between epochs (%)",
+    "noise_to_signal": "gradient: noise / signal",
+    "band": "width of the transition (px)",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +60,76 @@ class Boundary:
     dsc: float
 
 
+def still(config: Config, epochs: int) -> Config:
+    """The configuration of a training in which a sample looks the same in every epoch."""
+    off = dict.fromkeys(("rotate", "scale", "colour", "crop", "blur"), 0.0) | {"flip": False}
+    length = {"epochs": epochs, "tail_epochs": 0, "validate_every": epochs}
+    return config.model_copy(update={"train": config.train.model_copy(update=off | length)})
+
+
+def analyse(
+    config: Config,
+    arms: Sequence[str],
+    inputs_of: Callable[[str], Inputs],
+    out: Path,
+    runtime: Runtime,
+    progress: Progress = SILENT,
+) -> dict[str, Boundary]:
+    """Train all arms with the first seed; write gradients.json, gradients.md and gradients.png.
+
+    Args:
+        config: of a training without augmentation, see `still`.
+        arms: names of strategies.
+        inputs_of: gives the artefacts that an arm reads.
+    """
+    found = {}
+    with progress.track("analyse gradients", len(arms)) as advance:
+        for arm in arms:
+            found[arm] = _measure(config, inputs_of(arm), arm, out / "trainings" / arm, runtime)
+            advance(1, f"{arm}: {found[arm].flips:.1f} % flips")
+    record = {
+        "epochs": config.train.epochs,
+        "seed": config.train.seeds[0],
+        "arms": {arm: asdict(row) for arm, row in found.items()},
+    }
+    write_json(out / "gradients.json", record)
+    write_text(out / "gradients.md", to_markdown(found))
+    _draw(found, out / "gradients.png")
+    return found
+
+
+def _measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Runtime) -> Boundary:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():  # a training cannot be continued: half a record is none
+        old.unlink()
+    trainer = Trainer(config, inputs, arm, config.train.seeds[0], folder, runtime)
+    recorder = Recorder(dict(zip(trainer.train.ids, trainer.train.masks, strict=True)))
+    trainer.observer = recorder
+    try:
+        trainer.fit(SILENT)
+    finally:
+        trainer.close()
+    flips, mean, variance = recorder.summary(trainer.epochs)
+
+    part, size, batches = trainer.validation, config.train.batch_size, []
+    trainer.network.eval()
+    with torch.no_grad():
+        for start in range(0, len(part.ids), size):
+            images = as_images(part.images[start : start + size], runtime.device)
+            batches.append(trainer.network(normalise(images)).float().sigmoid()[:, 0].cpu().numpy())
+    chances = np.concatenate(batches)
+    widths = [width for chance in chances if not np.isnan(width := transition_width(chance))]
+    return Boundary(
+        flips=flips,
+        mean=mean,
+        variance=variance,
+        noise_to_signal=float(np.sqrt(variance) / mean) if mean > 0 else float("nan"),
+        drift=float(np.mean(recorder.drifts)),
+        band=float(np.median(widths)) if widths else float("nan"),
+        dsc=100 * float(dice_of(chances > 0.5, part.masks).mean()),
+    )
+
+
 class Recorder:
     """Keeps the gradients and targets at the boundary pixels of each sample, epoch by epoch.
 
@@ -98,8 +146,7 @@ class Recorder:
     def __call__(self, batch: Batch, terms: Sequence[Term], gradients: Sequence[Tensor]) -> None:
         """See one step; gradients of several terms of a sample add up."""
         pixels, count = batch.masks[0].numel(), len(batch.ids)
-        total = torch.zeros_like(batch.masks)
-        drift = torch.zeros_like(batch.masks)
+        total, drift = torch.zeros_like(batch.masks), torch.zeros_like(batch.masks)
         for term, gradient in zip(terms, gradients, strict=True):
             # Samples that a strategy appends come after those of the batch, and are others.
             total += gradient[:count] * (pixels * count)
@@ -116,11 +163,7 @@ class Recorder:
             self._seen.clear()
 
     def summary(self, epochs: int) -> tuple[float, float, float]:
-        """Percent of flips, absolute mean and variance over the settled epochs.
-
-        Args:
-            epochs: that were recorded.
-        """
+        """Percent of flips, absolute mean and variance over the settled ones of the recorded epochs."""
         first = int(_SETTLED * epochs)
         traces = [np.stack(rows)[first:] for rows in self.gradients.values() if rows[0].size]
         flips = np.concatenate([sign_flips(trace) for trace in traces])
@@ -140,8 +183,7 @@ def near_contour(mask: np.ndarray, distance: float = _BAND) -> np.ndarray:
     if inside.all() or not inside.any():
         return np.zeros_like(inside)
     away = np.where(inside, distance_transform_edt(inside), distance_transform_edt(~inside))
-    near: np.ndarray = away <= distance
-    return near
+    return np.asarray(away <= distance)
 
 
 def sign_flips(trace: np.ndarray) -> np.ndarray:
@@ -149,8 +191,7 @@ def sign_flips(trace: np.ndarray) -> np.ndarray:
     signs = np.sign(trace)
     for row in range(1, len(signs)):
         signs[row] = np.where(signs[row] == 0, signs[row - 1], signs[row])
-    share: np.ndarray = (signs[1:] * signs[:-1] < 0).mean(0)
-    return share
+    return np.asarray((signs[1:] * signs[:-1] < 0).mean(0))
 
 
 def transition_width(chances: np.ndarray) -> float:
@@ -164,83 +205,6 @@ def transition_width(chances: np.ndarray) -> float:
         return float("nan")
     unsure = (chances > 1 - _SURE) & (chances < _SURE)
     return float(unsure.sum() / contour.sum())
-
-
-def measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Runtime) -> Boundary:
-    """Train one arm with the first seed and look at its boundaries.
-
-    Args:
-        config: of a training without augmentation, see `still`.
-        inputs: artefacts that the arm reads.
-        arm: name of a strategy.
-        folder: of the training's log and checkpoint; a training that is there is not continued.
-        runtime: device and precision.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.iterdir():  # half a record is none
-        old.unlink()
-    trainer = Trainer(config, inputs, arm, config.train.seeds[0], folder, runtime)
-    recorder = Recorder(dict(zip(trainer.train.ids, trainer.train.masks, strict=True)))
-    trainer.observer = recorder
-    try:
-        trainer.fit(SILENT)
-    finally:
-        trainer.close()
-    flips, mean, variance = recorder.summary(trainer.epochs)
-    chances = _predict(trainer, trainer.validation)
-    widths = [transition_width(chance) for chance in chances]
-    found = [width for width in widths if not np.isnan(width)]
-    return Boundary(
-        flips=flips,
-        mean=mean,
-        variance=variance,
-        noise_to_signal=float(np.sqrt(variance) / mean) if mean > 0 else float("nan"),
-        drift=float(np.mean(recorder.drifts)),
-        band=float(np.median(found)) if found else float("nan"),
-        dsc=100 * float(dice_of(chances > 0.5, trainer.validation.masks).mean()),
-    )
-
-
-def still(config: Config, epochs: int) -> Config:
-    """The configuration of a training in which a sample looks the same in every epoch."""
-    off = dict.fromkeys(("rotate", "scale", "colour", "crop", "blur"), 0.0) | {"flip": False}
-    length = {"epochs": epochs, "tail_epochs": 0, "validate_every": epochs}
-    train = config.train.model_copy(update=off | length)
-    return config.model_copy(update={"train": train})
-
-
-def analyse(
-    config: Config,
-    arms: Sequence[str],
-    inputs_of: Callable[[str], Inputs],
-    out: Path,
-    runtime: Runtime,
-    progress: Progress = SILENT,
-) -> dict[str, Boundary]:
-    """Measure all arms; write gradients.json, gradients.md and gradients.png.
-
-    Args:
-        config: see `still`.
-        arms: names of strategies.
-        inputs_of: gives the artefacts of an arm.
-        out: folder of the results.
-        runtime: device and precision.
-        progress: where to report.
-    """
-    found = {}
-    with progress.track("analyse gradients", len(arms)) as advance:
-        for arm in arms:
-            found[arm] = measure(config, inputs_of(arm), arm, out / "trainings" / arm, runtime)
-            advance(1, f"{arm}: {found[arm].flips:.1f} % flips")
-    record = {
-        "epochs": config.train.epochs,
-        "seed": config.train.seeds[0],
-        "arms": {arm: asdict(row) for arm, row in found.items()},
-    }
-    write_json(out / "gradients.json", record)
-    write_text(out / "gradients.md", to_markdown(found))
-    draw(found, out / "gradients.png")
-    return found
 
 
 def to_markdown(found: Mapping[str, Boundary]) -> str:
@@ -258,13 +222,15 @@ def to_markdown(found: Mapping[str, Boundary]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@torch.no_grad()
-def _predict(trainer: Trainer, part: Arrays) -> np.ndarray:
-    """Probabilities, (N, H, W), of the network as it is after the last epoch."""
-    trainer.network.eval()
-    size, chances = trainer.config.train.batch_size, []
-    for start in range(0, len(part.ids), size):
-        images = as_images(part.images[start : start + size], trainer.runtime.device)
-        logits = trainer.network(normalise(images))
-        chances.append(logits.float().sigmoid()[:, 0].cpu().numpy())
-    return np.concatenate(chances)
+def _draw(found: Mapping[str, Boundary], path: Path) -> None:
+    """Bar charts side by side, one bar for each arm, as a PNG."""
+    arms = arms_of(list(found))
+    figure = Figure(figsize=(10.5, 0.9 + 0.32 * len(arms)), layout="constrained")
+    axes = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
+    for chart, (quantity, title) in zip(axes, _PANELS.items(), strict=True):
+        values = [getattr(found[arm.name], quantity) for arm in arms]
+        chart.barh([arm.label for arm in arms], values, color=[arm.colour for arm in arms], height=0.7)
+        chart.set_title(title, fontsize=10)
+        chart.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    figure.savefig(path, dpi=110)

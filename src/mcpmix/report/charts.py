@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from mcpmix.report.arms import Arm
-from mcpmix.report.tables import Groups, Run, group_gains, seed_means
+from mcpmix.report.tables import Groups, GroupValues, Run, group_gains, seed_means
 
 Logs = Mapping[Run, Sequence[Mapping[str, Any]]]
 """Arm and seed to the rows of a log.jsonl."""
@@ -81,11 +81,11 @@ def group_section(
         groups: DSC by arm, group and seed.
         reference: None with a single arm.
         word: plural of what a group is.
-        unseen: whether no network has seen them; the title says so.
+        unseen: whether no network has seen the groups.
     """
     anchor = seed_means(groups[reference or arms[0].name])
-    rows = sorted(anchor, key=lambda name: (anchor[name] != anchor[name], -anchor[name], name))  # NaN last
-    drawn: list[tuple[Arm, Mapping[str, Mapping[int, float]]]] = [(arm, groups[arm.name]) for arm in arms]
+    rows = sorted(anchor, key=lambda name: (math.isnan(anchor[name]), -anchor[name], name))
+    drawn: list[tuple[Arm, GroupValues]] = [(arm, groups[arm.name]) for arm in arms]
     charts = [
         Chart(
             group_chart("groups", rows, drawn, "DSC (%)"),
@@ -107,7 +107,7 @@ def group_section(
     return Section(f"{'Unseen' if unseen else 'Test'} {word}, one by one", "", charts)
 
 
-def _ranges(drawn: Sequence[tuple[Arm, Mapping[str, Mapping[int, float]]]]) -> str:
+def _ranges(drawn: Sequence[tuple[Arm, GroupValues]]) -> str:
     texts = []
     for arm, groups in drawn:
         low, mean, high = range_of(seed_means(groups).values())
@@ -121,10 +121,7 @@ def _ranges(drawn: Sequence[tuple[Arm, Mapping[str, Mapping[int, float]]]]) -> s
 def gate_section(arm: Arm, logs: Logs, tail_from: int | None) -> Section | None:
     """s, rho and D over epochs with their priors and margin; None if the arm has no learnable gates.
 
-    Args:
-        arm: the arm.
-        logs: of all trainings.
-        tail_from: last epoch of the schedules, if epochs follow it.
+    `tail_from` is the last epoch of the schedules, if epochs follow it.
     """
     if not curves_of(logs, arm.name, "s_prior"):
         return None
@@ -204,7 +201,7 @@ def range_of(values: Iterable[float]) -> tuple[float, float, float]:
     return min(defined), math.fsum(defined) / len(defined), max(defined)
 
 
-# --- drawing ------------------------------------------------------------------------------------------------
+# --- drawing: each chart is an <svg> element that fills its container ---------------------------------------
 
 
 def curve_chart(
@@ -223,9 +220,6 @@ def curve_chart(
         ylabel: quantity and unit.
         log: whether the vertical axis is logarithmic, if all values allow it.
         mark: an epoch to mark by a vertical line.
-
-    Returns:
-        An `<svg>` element that fills its container.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, 2.7), layout="constrained")
@@ -255,7 +249,7 @@ def curve_chart(
 def group_chart(
     name: str,
     groups: Sequence[str],
-    arms: Sequence[tuple[Arm, Mapping[str, Mapping[int, float]]]],
+    arms: Sequence[tuple[Arm, GroupValues]],
     xlabel: str,
     *,
     zero: bool = False,
@@ -265,12 +259,9 @@ def group_chart(
     Args:
         name: unique in the page; prefix of all ids.
         groups: names of the rows, from the top.
-        arms: each with group to seed to value.
+        arms: each with its values.
         xlabel: quantity and unit.
         zero: whether to mark 0, for differences.
-
-    Returns:
-        An `<svg>` element that fills its container.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, min(7.0, 0.9 + 0.23 * len(groups))), layout="constrained")

@@ -20,7 +20,7 @@ from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import licence_of
 from mcpmix.report import sentences, tables
-from mcpmix.report.arms import Arm, arms_of, method_of, reference_of
+from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
 from mcpmix.report.charts import gate_section, group_section, training_section
 from mcpmix.report.pictures import (
     TRUTH_COLOUR,
@@ -66,7 +66,7 @@ class Results:
     @cached_property
     def leaks(self) -> str:
         """Why the figures are too good: the split, or what the networks have seen; empty if they are not."""
-        counts = [item.manifest.get("counts", {}) for item in (self.dataset, *self.evaluations.values())]
+        counts = [item.manifest["counts"] for item in (self.dataset, *self.evaluations.values())]
         return "; ".join(dict.fromkeys(str(found["leaks"]) for found in counts if found.get("leaks")))
 
     @property
@@ -100,6 +100,12 @@ class Results:
         return tables.by_group(self.scores, {record.id: record.group for record in self.index.part("test")})
 
     @property
+    def basis(self) -> str:
+        """What the figures of the tables are means of."""
+        groups = {record.group for record in self.index.part("test")}
+        return sentences.basis(self.table, len(groups), self.word)
+
+    @property
     def steps(self) -> dict[str, list[int]]:
         """Optimiser steps of the trainings of each arm."""
         steps: dict[str, list[int]] = defaultdict(list)
@@ -110,10 +116,10 @@ class Results:
 
 def to_markdown(results: Results) -> str:
     """The tables as Markdown, with what a reader must know about them."""
-    table, groups = results.table, {record.group for record in results.index.part("test")}
+    table = results.table
     notes = [
         f"**{results.leak_text}**" if results.leaks else "",
-        sentences.basis(table, len(groups), results.word),
+        results.basis,
         sentences.undefined_note(table, table["columns"]),
         sentences.caution(len(table["seeds"])),
     ]
@@ -220,24 +226,19 @@ def _facts(results: Results) -> list[tuple[str, str, str]]:
 
 def _tables(results: Results) -> list[tuple[str, list[list[Column]], list[str]]]:
     """Title, columns of one or two tables below each other, and notes."""
-    config, table, word = results.config, results.table, results.word
+    config, table = results.config, results.table
     region, boundary, sides = results.columns
     leaks = [results.leak_text] if results.leaks else []
-    groups = {record.group for record in results.index.part("test")}
-    basis = [
-        sentences.basis(table, len(groups), word),
-        sentences.undefined_note(table, region),
-        sentences.step_note(results.steps, config.train.batch_size),
-    ]
     lengths = (
         "BP@t, BR@t and BF1@t: precision, recall and F1 of boundary pixels, which are right within t pixels "
         f"of the other boundary. BIoU: IoU of the bands of {config.evaluation.band:g} pixels around both "
         "boundaries. A missed lesion counts as the image diagonal in HD95 and ASSD."
     )
-    title = "Results on the test images" if results.leaks else f"Results on unseen {word}"
+    title = "Results on the test images" if results.leaks else f"Results on unseen {results.word}"
+    steps = sentences.step_note(results.steps, config.train.batch_size)
     undefined = sentences.undefined_note(table, [*boundary, *sides])
     return [
-        (title, [region], [*leaks, *basis]),
+        (title, [region], [*leaks, results.basis, sentences.undefined_note(table, region), steps]),
         ("Boundaries", [boundary, sides], [*leaks, lengths, undefined]),
     ]
 
@@ -257,7 +258,7 @@ def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]],
     arrays = load_arrays([train[name] for name in chosen], results.config.data.size)
     files: dict[str, list[Path]] = defaultdict(list)
     for row in JsonLines(results.pairs / "ledger.jsonl").rows():
-        if row.get("admitted", True):
+        if row["admitted"]:
             files[str(row["parent"])].append(results.pairs / str(row["file"]))
     largest = results.config.rla.s_max
     strips = []
@@ -274,7 +275,7 @@ def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]],
 
 def bank_text(counts: Mapping[str, Any]) -> str:
     """What the counts in the manifest of the pairs say, in sentences."""
-    images, parents = counts.get("images"), counts.get("parents")
+    images, parents = counts["images"], counts["parents"]
     if "scores" not in counts:
         return f"{images} counterparts of {parents} masks; none was judged, all are used."
     reasons = ", ".join(f"{kind} {number}" for kind, number in counts["rejected"].items()) or "none"
@@ -325,11 +326,10 @@ def _warnings(results: Results) -> list[tuple[str, str]]:
     """What each warning is about, and its text."""
     warnings = [("Split", results.leak_text)] if results.leaks else []
     if results.pairs is not None:
-        warnings += [("Pairs", str(text)) for text in results.pairs.manifest["counts"].get("warnings", [])]
-    labels = {arm.name: arm.label for arm in results.arms}
+        warnings += [("Pairs", text) for text in results.pairs.manifest["counts"]["warnings"]]
     for (arm, seed), segmenter in results.segmenters.items():
-        for text in segmenter.manifest["counts"].get("warnings", []):
-            warnings.append((f"{labels.get(arm, arm)}, seed {seed}", str(text)))
+        title = f"{label_of(arm)}, seed {seed}"
+        warnings += [(title, text) for text in segmenter.manifest["counts"]["warnings"]]
     return warnings
 
 

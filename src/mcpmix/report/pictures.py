@@ -80,12 +80,7 @@ def contour_path(mask: npt.NDArray[np.generic]) -> str:
 
 
 def spread_over_groups(group_of: Mapping[str, str], count: int) -> list[str]:
-    """Ids of as many groups as possible: the first of each group, then the second of each, ...
-
-    Args:
-        group_of: id to group; the order is kept.
-        count: how many to choose, at most.
-    """
+    """At most `count` ids, of as many groups as possible: the first of each, then the second of each, ..."""
     seen: dict[str, int] = defaultdict(int)
     turns = []
     for name, group in group_of.items():
@@ -173,7 +168,7 @@ def case_tiles(
         name: of the image.
         image: (H, W, 3).
         truth: (H, W) hard mask.
-        predictions: arm, (H, W) hard mask and DSC in percent.
+        predictions: of each arm: (H, W) hard mask and DSC in percent.
     """
     contour = (contour_path(truth), TRUTH_COLOUR)
     tiles = [make_tile(image, [contour], "truth", f"Test image {name} with the contour of the truth")]

@@ -60,13 +60,7 @@ def caution(seeds: int) -> str:
 
 
 def basis(table: Table, groups: int, word: str) -> str:
-    """What the figures of a table are means of.
-
-    Args:
-        table: of the run.
-        groups: number of test groups.
-        word: plural of what a group is.
-    """
+    """What the figures of a table are means of, with the number of test groups and the plural for them."""
     seeds = len(table["seeds"])
     spread = f", then mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", for one seed"
     parts = [

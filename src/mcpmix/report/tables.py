@@ -25,7 +25,9 @@ Run = tuple[str, int]
 """Arm and seed."""
 Summary = Mapping[str, Mapping[str, float]]
 """Metric to its mean over images, and the numbers of defined (n) and undefined values."""
-Groups = Mapping[str, Mapping[str, Mapping[int, float]]]
+GroupValues = Mapping[str, Mapping[int, float]]
+"""Test group to seed to a value."""
+Groups = Mapping[str, GroupValues]
 """Arm to test group to seed to a value."""
 
 HEADLINE = "dsc"
@@ -301,7 +303,7 @@ def by_group(scores: Mapping[Run, Mapping[str, float]], group_of: Mapping[str, s
     return result
 
 
-def seed_means(groups: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+def seed_means(groups: GroupValues) -> dict[str, float]:
     """Group to the mean over its seeds; NaN if none is defined."""
     return {group: aggregate(list(values.values())).mean for group, values in groups.items()}
 
