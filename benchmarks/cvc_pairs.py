@@ -22,6 +22,7 @@ import torch
 from tools.pretrain.build import OwnImages, Training, build_weights
 
 from _bank import images_of, ledger_rows, reasons_text, tries
+from _kid import kid
 from _lite0 import prepared_weights
 from _markers import fill
 from mcpmix.cli.screen import shown_progress
@@ -31,7 +32,6 @@ from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import read_artifact, write_json, write_text
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.generator.quality import kid
 from mcpmix.networks.features import load_features
 from mcpmix.run import Run, run
 

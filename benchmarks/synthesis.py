@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from _bank import images_of, ledger_rows, reasons_text, tries
+from _kid import kid
 from _markers import fill
 from _swap import draw_partners, where_changed
 from mcpmix.cli.screen import shown_progress
@@ -42,10 +43,9 @@ from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator.conditions import read_depths, swapped_conditions
-from mcpmix.generator.copies import CopyCheck
+from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.judge import dice_of, load_judge
-from mcpmix.generator.quality import kid
 from mcpmix.generator.workers import Request, make_filled
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
@@ -111,7 +111,7 @@ class Bench:
         dice = self.judge.dice(images, self.train.masks[sources], [self.groups[i] for i in sources])
         features = self.copies.features(images)
         limits = self.copies.limits(self.config.synthesis.admission.copy_quantile, 1.0)
-        copied = [bool(limits.problems(d)) for d in self.copies.measure(features, images, sources)]
+        copied = [bool(copy_problems(d, limits)) for d in self.copies.measure(features, images, sources)]
         distance = kid(features, self.real)
         return {
             "images": len(images),

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.copies import CopyCheck, CopyLimits
+from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge
 from mcpmix.generator.ledger import Row
 
@@ -108,7 +108,7 @@ class Admission:
         groups: Sequence[str],
         *,
         alignment: float,
-        copy: CopyLimits,
+        copy: Mapping[str, float],
         exposure: ExposureLimits,
     ) -> None:
         self.judge, self.copies, self.arrays, self.groups = judge, copies, arrays, tuple(groups)
@@ -138,7 +138,7 @@ class Admission:
             reasons = [self.exposure.problem(light)]
             if alignment < self.alignment:
                 reasons.append(f"alignment: {alignment:.2f} < {self.alignment:.2f}")
-            reasons += self.copy.problems(near)
+            reasons += copy_problems(near, self.copy)
             scores = {"alignment": float(alignment), "contrast": float(contrast), **near, **light._asdict()}
             kept = {name: _for_json(value) for name, value in scores.items()}
             verdicts.append(Verdict(kept, tuple(reason for reason in reasons if reason)))

@@ -11,7 +11,7 @@ How near a copy is, is read from the real images, for each distance apart (see `
 data/likeness would not do: they find the same photograph in another file, which a generator never draws.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,49 +51,34 @@ class Calibration:
     twins: Floats
     strangers: Floats
 
-    def limit(self, quantile: float, strength: float) -> float:
-        """The distance below which an image counts as a copy.
-
-        Never so large that more than one in a hundred real images would pass for copies.
-
-        Args:
-            quantile: share of near-duplicates that are to be found; 0: nothing is a copy.
-            strength: of synthesis. Images that start from their source are meant to stay near it, so the
-                limit shrinks in proportion.
-        """
+    def limit(self, quantile: float) -> float:
+        """The distance below which this share of near-duplicates lies, but hardly any stranger."""
         if quantile == 0:
             return 0.0
         near = float(np.quantile(self.twins, quantile))
         if len(self.strangers):
             near = min(near, float(np.quantile(self.strangers, _MISTAKEN, method="lower")))
-        return near * strength
+        return near
 
     def as_json(self, limit: float) -> dict[str, float | None]:
-        """A limit with what it means: which shares of near-duplicates and of strangers are below it."""
+        """A limit, and the shares of near-duplicates and of strangers below it."""
         mistaken = float(np.mean(self.strangers < limit)) if len(self.strangers) else None
         return {"limit": limit, "found": float(np.mean(self.twins < limit)), "mistaken": mistaken}
 
 
-@dataclass(frozen=True)
-class CopyLimits:
-    """What is nearer than this, in features or as a picture, is a copy."""
-
-    features: float
-    picture: float
-
-    def problems(self, distances: dict[str, float | str]) -> list[str]:
-        """Why an image with distances from `CopyCheck.measure` counts as a copy; empty: it does not."""
-        compared = (
-            ("its source", "features", "distance_source", self.features),
-            (distances["nearest_train"], "features", "distance_train", self.features),
-            ("its source", "picture", "picture_source", self.picture),
-            (distances["alike_train"], "picture", "picture_train", self.picture),
-        )
-        return [
-            f"copy: {kind} of {whose} at {distances[name]:.3f} < {limit:.3f}"
-            for whose, kind, name, limit in compared
-            if float(distances[name]) < limit
-        ]
+def copy_problems(distances: Mapping[str, float | str], limits: Mapping[str, float]) -> list[str]:
+    """Why an image counts as a copy, from what `CopyCheck` gives; empty: it does not."""
+    compared = (
+        ("features", "its source", "distance_source"),
+        ("features", distances["nearest_train"], "distance_train"),
+        ("picture", "its source", "picture_source"),
+        ("picture", distances["alike_train"], "picture_train"),
+    )
+    return [
+        f"copy: {kind} of {whose} at {distances[name]:.3f} < {limits[kind]:.3f}"
+        for kind, whose, name in compared
+        if float(distances[name]) < limits[kind]
+    ]
 
 
 class CopyCheck:
@@ -133,21 +118,26 @@ class CopyCheck:
         if self.held_out is not None:
             far.append(_distances(self.held_out, self.train).min(axis=1) / self.unit)
             unlike.append(self._picture_distances(pictures(held_out.images)).min(axis=1))
-        self.calibration = Calibration(near, np.concatenate(far))
-        self.picture_calibration = Calibration(alike, np.concatenate(unlike))
-
-    def limits(self, quantile: float, strength: float) -> CopyLimits:
-        """The distances below which an image counts as a copy; arguments as for `Calibration.limit`."""
-        return CopyLimits(
-            self.calibration.limit(quantile, strength), self.picture_calibration.limit(quantile, strength)
-        )
-
-    def as_json(self, limits: CopyLimits) -> dict[str, dict[str, float | None]]:
-        """Limits with what they mean, by kind of distance."""
-        return {
-            "features": self.calibration.as_json(limits.features),
-            "picture": self.picture_calibration.as_json(limits.picture),
+        self.calibrations = {
+            "features": Calibration(near, np.concatenate(far)),
+            "picture": Calibration(alike, np.concatenate(unlike)),
         }
+
+    def limits(self, quantile: float, strength: float) -> dict[str, float]:
+        """By kind, `features` and `picture`: the distance below which an image counts as a copy.
+
+        Never so large that more than one in a hundred real images would pass for copies.
+
+        Args:
+            quantile: share of near-duplicates that are to be found; 0: nothing is a copy.
+            strength: of synthesis. Images that start from their source are meant to stay near it, so the
+                limit shrinks in proportion.
+        """
+        return {kind: each.limit(quantile) * strength for kind, each in self.calibrations.items()}
+
+    def as_json(self, limits: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
+        """Limits with what they mean: which shares of near-duplicates and of strangers are below them."""
+        return {kind: each.as_json(limits[kind]) for kind, each in self.calibrations.items()}
 
     def features(self, images: Pixels) -> Floats:
         """N,F features of N,S,S,3 uint8 images."""

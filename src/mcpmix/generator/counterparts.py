@@ -21,37 +21,20 @@ CONTROLNET = "controlnet"
 
 
 class CounterpartMaker:
-    """A generator with the conditions of all training samples.
+    """A generator with the conditions of training samples.
 
-    Args:
-        generator: base and ControlNet.
-        arrays: images and masks of the training part.
-        depths: N,S,S float32 in [0, 1].
-        use: which channels of the condition the ControlNet was trained with: "both", "mask" or "depth".
-        under_mask: what it was shown of depth under the mask: "keep" or "fill".
-        prompt: the text all counterparts share.
-        appearance: texts of which one is added to each prompt; empty: none.
+    Attributes:
+        conditions: N,2,S,S, as the ControlNet was trained with them.
         settings: how images are drawn.
-        run_seed: root of the seeds.
     """
 
-    def __init__(
-        self,
-        generator: Generator,
-        arrays: Arrays,
-        depths: np.ndarray,
-        *,
-        use: str,
-        under_mask: str,
-        prompt: str,
-        appearance: Sequence[str],
-        settings: SamplingSettings,
-        run_seed: int,
-    ) -> None:
-        self.generator, self.arrays, self.settings, self.run_seed = generator, arrays, settings, run_seed
-        self.prompt, self.appearance = prompt, tuple(appearance)
+    def __init__(self, generator: Generator, arrays: Arrays, depths: np.ndarray, config: Config) -> None:
+        self.generator, self.arrays, self.run_seed = generator, arrays, config.seed
+        self.prompt, self.appearance = config.generator.prompt.text, config.synthesis.appearance
+        tuned, drawn = config.finetune, config.synthesis
+        self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
         masks = torch.from_numpy(arrays.masks).float()
-        self.conditions = condition(masks, torch.from_numpy(depths), use, under_mask)
+        self.conditions = condition(masks, torch.from_numpy(depths), tuned.condition, tuned.depth_under_mask)
 
     def seed(self, request: Request) -> int:
         """The seed of a counterpart: a hash of run, sample id and replica."""
@@ -82,20 +65,4 @@ def build_maker(
 ) -> CounterpartMaker:
     """Load the base and, from the generator's folder, the ControlNet."""
     base = load_base(resolve(config.generator.base, "pipeline")).to(device)
-    synthesis = config.synthesis
-    return CounterpartMaker(
-        load_generator(base, generator / CONTROLNET),
-        arrays,
-        depths,
-        use=config.finetune.condition,
-        under_mask=config.finetune.depth_under_mask,
-        prompt=config.generator.prompt.text,
-        appearance=synthesis.appearance,
-        settings=SamplingSettings(
-            synthesis.steps,
-            synthesis.guidance,
-            synthesis.mask_guidance,
-            synthesis.strength,
-        ),
-        run_seed=config.seed,
-    )
+    return CounterpartMaker(load_generator(base, generator / CONTROLNET), arrays, depths, config)

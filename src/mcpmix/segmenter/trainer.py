@@ -21,13 +21,13 @@ from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.optimisers import cosine
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import Progress
-from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
+from mcpmix.core.seeds import numpy_rng, seed_everything, torch_rng
 from mcpmix.data.augment import draw_augmentation, normalise
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of
 from mcpmix.data.splits import require_lesions
-from mcpmix.generator.pair_source import PairBank, PairSource, open_pairs
+from mcpmix.generator.pair_source import PairSource, open_pairs
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategy import Batch, Originals, Term
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
@@ -102,15 +102,12 @@ class Trainer:
         return torch.optim.AdamW(groups, lr=settings.learning_rate)
 
     def _open_pairs(self, inputs: Inputs) -> PairSource:
-        if inputs.edits is not None:
-            stored = [range(len(self.config.editor.instructions))] * len(self.train)
-            drawn_by = seed_for(self.config.seed, self.seed)
-            return PairBank(inputs.edits.folder, self.train.ids, stored, drawn_by)
         return open_pairs(
             self.config,
             self.train,
             self.seed,
             self._order,
+            edits=inputs.edits,
             pairs=inputs.pairs,
             generator=inputs.generator,
             depth=inputs.depth,

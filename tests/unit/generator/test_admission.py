@@ -4,7 +4,7 @@ from torch import nn
 
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.admission import Admission, ExposureLimits, expose, kind_of, tally
-from mcpmix.generator.copies import CopyCheck, CopyLimits
+from mcpmix.generator.copies import CopyCheck
 from mcpmix.generator.judge import Judge
 
 SIZE = 16
@@ -36,7 +36,7 @@ def admission():
     arrays, groups = Arrays(("a", "b"), images, masks), ["x", "y"]
     judge = Judge([Bright(), Bright()], {"x": 0, "y": 1}, {"a": 1.0, "b": 0.8})
     copies = CopyCheck(MeanColour(), arrays, groups, Arrays((), images[:0], masks[:0]), seed=0)
-    limits = CopyLimits(features=0.05, picture=0.0)
+    limits = {"features": 0.05, "picture": 0.0}
     exposure = ExposureLimits.of(images, 0.5)
     return Admission(judge, copies, arrays, groups, alignment=0.5, copy=limits, exposure=exposure)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.copies import Calibration, CopyCheck, CopyLimits, near_duplicates, pictures
+from mcpmix.generator.copies import Calibration, CopyCheck, copy_problems, near_duplicates, pictures
 
 
 class MeanColour(nn.Module):
@@ -73,11 +73,10 @@ def test_without_held_out_images_that_distance_is_unknown():
 def test_the_limit_is_a_quantile_of_near_duplicates_but_below_what_other_groups_reach():
     twins, far = np.linspace(0.1, 0.3, 21), np.linspace(1.0, 2.0, 101)
     free, bound = Calibration(twins, far), Calibration(twins, far - 0.9)
-    assert free.limit(0.5, 1.0) == pytest.approx(0.2)
-    assert free.limit(0.5, 0.4) == pytest.approx(0.4 * 0.2)
-    assert bound.limit(0.5, 1.0) == pytest.approx(0.11)  # the second of 101: one in a hundred is below
-    assert Calibration(twins, far[:0]).limit(1.0, 1.0) == pytest.approx(0.3)
-    assert free.limit(0.0, 1.0) == 0.0  # nothing is a copy
+    assert free.limit(0.5) == pytest.approx(0.2)
+    assert bound.limit(0.5) == pytest.approx(0.11)  # the second of 101: one in a hundred is below
+    assert Calibration(twins, far[:0]).limit(1.0) == pytest.approx(0.3)
+    assert free.limit(0.0) == 0.0  # nothing is a copy
 
 
 def test_what_a_limit_means_is_told():
@@ -90,16 +89,16 @@ def test_strangers_are_the_nearest_of_other_groups_and_of_held_out_images(check)
     # b's image is 0.8 from the nearest of a's; a's two are 0.8 and hypot(0.2, 0.8) from b's;
     # the held-out one is 1 from black
     expected = np.array([0.8, math.hypot(0.2, 0.8), 0.8, 1.0]) / check.unit
-    assert check.calibration.strangers == pytest.approx(expected)
-    assert len(check.calibration.twins) == len(check.picture_calibration.twins) == 12
+    assert check.calibrations["features"].strangers == pytest.approx(expected)
+    assert len(check.calibrations["features"].twins) == len(check.calibrations["picture"].twins) == 12
 
 
 def test_every_kind_of_copy_is_a_reason():
-    limits = CopyLimits(features=0.1, picture=0.2)
+    limits = {"features": 0.1, "picture": 0.2}
     far = distances(0.1, 0.5, "n", math.nan, 0.2, 0.3, "p")
     near = distances(0.05, 0.06, "n", math.nan, 0.15, 0.16, "p")
-    assert limits.problems(far) == []
-    assert limits.problems(near) == [
+    assert copy_problems(far, limits) == []
+    assert copy_problems(near, limits) == [
         "copy: features of its source at 0.050 < 0.100",
         "copy: features of n at 0.060 < 0.100",
         "copy: picture of its source at 0.150 < 0.200",
@@ -137,7 +136,7 @@ def gallery():
 def called_copies(check, images):
     limits = check.limits(0.95, 1.0)
     measured = check.measure(check.features(images), images, range(len(images)))
-    return np.array([bool(limits.problems(distances)) for distances in measured])
+    return np.array([bool(copy_problems(distances, limits)) for distances in measured])
 
 
 @pytest.mark.parametrize(
@@ -161,9 +160,12 @@ def test_copies_are_found_however_they_are_dressed(gallery, change):
 def test_images_of_others_are_no_copies_even_where_features_cannot_tell(gallery):
     check, images = gallery
     # Near-duplicates are as far from their originals as strangers are, in these features.
-    assert np.median(check.calibration.twins) > np.median(check.calibration.strangers)
+    near = check.calibrations["features"]
+    assert np.median(near.twins) > np.median(near.strangers)
     assert called_copies(check, images[40:]).mean() <= 0.05
-    told = check.as_json(check.limits(0.95, 1.0))
+    limits, halved = check.limits(0.95, 1.0), check.limits(0.95, 0.5)
+    assert halved == {kind: limit / 2 for kind, limit in limits.items()}
+    told = check.as_json(limits)
     assert told["picture"]["found"] == pytest.approx(0.95, abs=0.01)
     assert told["picture"]["mistaken"] == 0.0
     assert told["features"]["mistaken"] <= 0.01

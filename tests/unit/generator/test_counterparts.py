@@ -1,12 +1,13 @@
 import numpy as np
 
+from mcpmix.config_file import resolve_config
 from mcpmix.core.seeds import seed_for
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.counterparts import CounterpartMaker
 from mcpmix.generator.workers import Request, make_filled
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import load_base
-from mcpmix.networks.generator import Generator, SamplingSettings
+from mcpmix.networks.generator import Generator
 
 SIZE = 64
 
@@ -20,17 +21,16 @@ def make_maker(models, appearance=()):
         masks=rng.integers(0, 2, (3, SIZE, SIZE), dtype=np.uint8),
     )
     base = load_base(models / "pipeline")
-    return CounterpartMaker(
-        Generator(base, control_from_base(base, 2, (4, 4, 4, 4))),
-        arrays,
-        rng.random((3, SIZE, SIZE), dtype=np.float32),
-        use="both",
-        under_mask="keep",
-        prompt="a polyp.",
-        appearance=appearance,
-        settings=SamplingSettings(steps=1, guidance=1.0, mask_guidance=1.0, strength=1.0),
-        run_seed=5,
+    config = resolve_config(
+        {
+            "preset": "tiny",
+            "seed": 5,
+            "generator": {"prompt": {"template": "a polyp."}},
+            "synthesis": {"steps": 1, "guidance": 1.0, "mask_guidance": 1.0, "appearance": appearance},
+        }
     )
+    generator = Generator(base, control_from_base(base, 2, (4, 4, 4, 4)))
+    return CounterpartMaker(generator, arrays, rng.random((3, SIZE, SIZE), dtype=np.float32), config)
 
 
 def test_seeds_belong_to_run_sample_and_replica(random_models):

@@ -9,10 +9,15 @@ from tests.unit.generator.test_counterparts import make_maker
 
 from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.pair_source import BankPlan, FreshPlan, OnTheFly, PairBank, effort, open_pairs
+from mcpmix.generator.pair_source import OnTheFly, PairSource, Plan, effort, open_pairs, read_bank
 from mcpmix.generator.workers import Request, WorkerPool, make_filled
 
 FALLING = [0.08, 0.06, 0.04, 0.02, 0.0, 0.0]
+
+
+def fresh(count, seed, budget=False):
+    """The plan of pairs made in training: all new in each epoch, or as many as the budget allows."""
+    return Plan([[0]] * count, seed, refresh=1.0, budget=budget)
 
 
 def test_effort_follows_s_rho_two_epochs_late():
@@ -26,14 +31,14 @@ def test_effort_never_exceeds_the_start_and_survives_gates_at_zero():
 
 
 def test_fresh_plan_without_budget_renews_everybody():
-    plan = FreshPlan(3, seed=0)
+    plan = fresh(3, seed=0)
     assert plan.used(1).tolist() == [0, 0, 0]
     assert plan.used(5, FALLING).tolist() == [4, 4, 4]
     assert plan.current(5).tolist() == [[4]] * 3
 
 
 def test_budget_renews_the_share_that_effort_says_and_keeps_the_rest():
-    plan = FreshPlan(4000, seed=3, budget=True)
+    plan = fresh(4000, seed=3, budget=True)
     before = plan.used(1, FALLING)
     for epoch in range(2, 8):
         now = plan.used(epoch, FALLING)
@@ -44,22 +49,22 @@ def test_budget_renews_the_share_that_effort_says_and_keeps_the_rest():
 
 
 def test_budget_depends_on_seed_epoch_and_gates_alone():
-    one, other = FreshPlan(50, 1, budget=True), FreshPlan(50, 1, budget=True)
+    one, other = fresh(50, 1, budget=True), fresh(50, 1, budget=True)
     walked = [one.used(epoch, FALLING) for epoch in range(1, 8)]
     assert np.array_equal(walked[-1], other.used(7, FALLING))
     assert np.array_equal(other.used(4, FALLING[:2]), walked[3])  # what came later does not matter
-    assert not np.array_equal(walked[4], FreshPlan(50, 2, budget=True).used(5, FALLING))
+    assert not np.array_equal(walked[4], fresh(50, 2, budget=True).used(5, FALLING))
 
 
 def test_bank_draws_only_what_is_stored():
-    plan = BankPlan([[0, 1, 2], [1], [0, 2]], seed=0)
+    plan = Plan([[0, 1, 2], [1], [0, 2]], seed=0)
     drawn = np.array([plan.used(epoch) for epoch in range(1, 60)])
     assert [set(column) for column in drawn.T] == [{0, 1, 2}, {1}, {0, 2}]
 
 
 def test_refresh_replaces_one_place_of_the_renewed_masks_for_good():
-    plan = BankPlan([[0, 1, 2]] * 2000, seed=5, refresh=0.3, first_new=3)
-    before = BankPlan([[0, 1, 2]] * 2000, seed=5).current(1)
+    plan = Plan([[0, 1, 2]] * 2000, seed=5, refresh=0.3, first_new=3)
+    before = Plan([[0, 1, 2]] * 2000, seed=5).current(1)
     for epoch in range(1, 5):
         now, used = plan.current(epoch), plan.used(epoch)
         changed = now != before
@@ -73,13 +78,13 @@ def test_refresh_replaces_one_place_of_the_renewed_masks_for_good():
 
 
 def test_refresh_follows_the_budget():
-    plan = BankPlan([[0, 1]] * 4000, seed=5, refresh=0.5, budget=True, first_new=2)
+    plan = Plan([[0, 1]] * 4000, seed=5, refresh=0.5, budget=True, first_new=2)
     shares = [(plan.used(epoch, FALLING) == 2 + epoch - 1).mean() for epoch in (1, 4, 7)]
     assert shares == pytest.approx([0.5, 0.375, 0], abs=0.03)
 
 
 def test_without_refresh_nothing_changes():
-    assert np.array_equal(BankPlan([[0, 1]] * 9, seed=5).current(40), np.array([[0, 1]] * 9))
+    assert np.array_equal(Plan([[0, 1]] * 9, seed=5).current(40), np.array([[0, 1]] * 9))
 
 
 class PoolHere:
@@ -110,7 +115,7 @@ def order(epoch):
 
 def source_of(plan, pool=None, epochs=6, ahead=4, stored=None):
     pool = pool or PoolHere()
-    return OnTheFly(pool, plan, order, epochs=epochs, batch_size=2, ahead=ahead, stored=stored)
+    return OnTheFly(plan, stored or {}, pool, order, epochs=epochs, batch_size=2, ahead=ahead)
 
 
 def shades(images):
@@ -128,14 +133,14 @@ def run(source, plan, epochs, gates=(), first=1):
 
 
 def test_each_epoch_gets_its_own_images_and_none_is_made_twice():
-    pool, plan = PoolHere(), FreshPlan(5, seed=0)
+    pool, plan = PoolHere(), fresh(5, seed=0)
     run(source_of(plan, pool), plan, 6)
     assert len(pool.asked) == len(set(pool.asked)) == 30  # nothing beyond the last epoch either
 
 
 def test_no_more_is_made_ahead_than_allowed():
     pool = PoolHere()
-    source = source_of(FreshPlan(5, seed=0), pool, ahead=4)
+    source = source_of(fresh(5, seed=0), pool, ahead=4)
     source.begin(1)
     assert len(pool.asked) == 4
     assert [request.index for request in pool.asked] == order(1)[:4].tolist()  # in the order of need
@@ -145,13 +150,13 @@ def test_no_more_is_made_ahead_than_allowed():
 
 def test_what_is_asked_for_out_of_turn_comes_first_and_needs_no_start():
     pool = PoolHere()
-    source = source_of(FreshPlan(5, seed=0), pool)
+    source = source_of(fresh(5, seed=0), pool)
     assert shades(source.take(3, np.array([4, 1]))) == shades(np.stack([picture(4, 2), picture(1, 2)]))
     assert pool.asked == [Request(4, 2), Request(1, 2)]
 
 
 def test_a_budget_makes_less_and_a_resumed_run_sees_the_same():
-    pool, plan = PoolHere(), FreshPlan(5, seed=1, budget=True)
+    pool, plan = PoolHere(), fresh(5, seed=1, budget=True)
     run(source_of(plan, pool), plan, 6, FALLING)
     assert 10 < len(pool.asked) < 30
     assert len(pool.asked) == len(set(pool.asked))
@@ -160,7 +165,7 @@ def test_a_budget_makes_less_and_a_resumed_run_sees_the_same():
 
 def test_refresh_takes_from_the_bank_and_makes_only_what_is_new():
     stored = {Request(place, k): picture(place, k) for place in range(5) for k in range(2)}
-    plan = BankPlan([[0, 1]] * 5, seed=2, refresh=0.4, first_new=2)
+    plan = Plan([[0, 1]] * 5, seed=2, refresh=0.4, first_new=2)
     pool = PoolHere()
     run(source_of(plan, pool, stored=stored), plan, 6)
     assert pool.asked
@@ -170,14 +175,14 @@ def test_refresh_takes_from_the_bank_and_makes_only_what_is_new():
 
 
 def test_old_images_are_let_go():
-    plan = FreshPlan(5, seed=0)
+    plan = fresh(5, seed=0)
     source = source_of(plan)
     run(source, plan, 6)
     assert {request.replica for request in source._images} == {5}
 
 
 def test_progress_tells_the_pace():
-    source = source_of(FreshPlan(5, seed=0))
+    source = source_of(fresh(5, seed=0))
     source.take(1, np.array([0]))
     assert "pairs/s, waited for them" in source.note()
 
@@ -193,8 +198,8 @@ def test_spawned_workers_give_the_same_images_whatever_their_number(random_model
     expected = make_filled(make_maker(random_models), [Request(i, 1) for i in range(2)], 2)
     for workers in (1, 2):
         pool = WorkerPool(partial(make_maker_in_worker, random_models), workers=workers, batch_size=2)
-        plan = FreshPlan(3, seed=0)
-        source = OnTheFly(pool, plan, lambda _: np.array([2, 0, 1]), epochs=2, batch_size=2, ahead=6)
+        plan = fresh(3, seed=0)
+        source = OnTheFly(plan, {}, pool, lambda _: np.array([2, 0, 1]), epochs=2, batch_size=2, ahead=6)
         try:
             source.begin(1)
             first = source.take(1, np.arange(2))
@@ -216,20 +221,25 @@ def bank_folder(tmp_path):
     return tmp_path
 
 
+def bank_in(folder, stored=((0, 1, 2), (0, 2))):
+    nothing = np.zeros((2, 4, 4, 3), np.uint8)
+    train = Arrays(("a", "b"), nothing, nothing[..., 0])
+    return PairSource(Plan(stored, seed=0), read_bank(folder, stored, train))
+
+
 def test_bank_draws_one_replica_of_the_right_parent_each_epoch(bank_folder):
-    bank = PairBank(bank_folder, ("a", "b"), [[0, 1, 2], [0, 2]], seed=0)
+    bank = bank_in(bank_folder)
     both = np.array([0, 1])
     drawn = np.array([shades(bank.take(epoch, both)) for epoch in range(1, 40)])
     assert set(drawn[:, 0]) == {0, 1, 2}
     assert set(drawn[:, 1]) == {100, 102}
-    again = PairBank(bank_folder, ("a", "b"), [[0, 1, 2], [0, 2]], seed=0)
-    assert shades(again.take(7, both[::-1])) == drawn[6, ::-1].tolist()
+    assert shades(bank_in(bank_folder).take(7, both[::-1])) == drawn[6, ::-1].tolist()
 
 
 def test_damaged_image_of_the_bank_is_named(bank_folder):
     (bank_folder / "images" / "b" / "1.png").write_bytes(b"not a picture")
     with pytest.raises(DataError, match=r"b/1\.png"):
-        PairBank(bank_folder, ("a", "b"), [[0, 1, 2]] * 2, seed=0)
+        bank_in(bank_folder, [[0, 1, 2]] * 2)
 
 
 def arrays():
