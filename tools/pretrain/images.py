@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.pixels import ENDINGS
+from mcpmix.core.pixels import ENDINGS, list_images
 
 _NAME_KEYS = ("file_name", "image", "path", "id")
 _TEXT_KEYS = ("text", "caption")
@@ -21,11 +21,7 @@ def find_images(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise DataError(f"{folder} does not exist. Expected a folder of images: check the path.")
-    paths = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()
-    )
+    paths = list_images(folder, deep=True)
     if not paths:
         raise DataError(f"No images below {folder}: looked for {', '.join(sorted(ENDINGS))}.")
     return paths

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from mcpmix.core.stage_folder import written
+
 if TYPE_CHECKING:
     import torch
 
@@ -38,9 +40,8 @@ def write_png(
         note: text chunks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    Image.fromarray(pixels).save(temporary, format="PNG", pnginfo=note)
-    temporary.replace(path)
+    with written(path) as temporary:
+        Image.fromarray(pixels).save(temporary, format="PNG", pnginfo=note)
 
 
 def outline(mask: npt.NDArray[Any], *, outside: bool = False) -> npt.NDArray[np.bool_]:

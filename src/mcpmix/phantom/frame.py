@@ -11,7 +11,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.pixels import outline
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.phantom.scene import SMALL_AREA, Floats, Scene, draw_scene, view_distance
-from mcpmix.phantom.shading import Setting, shade, wall_texture
+from mcpmix.phantom.shading import shade, wall_texture
 from mcpmix.phantom.style import (
     ELEVATIONS,
     FOCUS,
@@ -39,10 +39,8 @@ class PhantomFrame:
         mask: (H, W) uint8 in {0, 1}: the pixels that show the lesion.
         depth: (H, W) float32 in [0, 1], near = 1: inverse depth, scaled to the visible field of this frame;
             0 outside the field of view.
-        words: Appearance of patient and frame, in the order mucosa, view, light, vessels, focus, surface,
+        words: appearance of patient and frame, in the order mucosa, view, light, vessels, focus, surface,
             lesion colour, lesion elevation, lesion size; all from `WORDS`.
-        patient: Number of the patient.
-        frame: Number of the frame.
     """
 
     image: npt.NDArray[np.uint8]
@@ -57,16 +55,12 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
     """Render a frame of a patient; the result depends on the arguments only.
 
     Args:
-        seed: Seed of the whole phantom data set.
-        patient: Number of the patient.
-        frame: Number of the frame; frames share the patient's look and differ in pose and lesion.
-        size: Height and width in pixels, 16..2048. The scene does not depend on it.
-
-    Returns:
-        The image with its exact mask and depth.
+        seed: of the whole phantom data set.
+        frame: frames share the patient's look and differ in pose and lesion.
+        size: height and width in pixels, 16..2048. The scene does not depend on it.
 
     Raises:
-        DataError: If the size is out of range.
+        DataError: the size is out of range.
     """
     if not _SMALLEST <= size <= _LARGEST:
         raise DataError(
@@ -79,38 +73,23 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
     view = view_distance(style, x, y)
     surface = build_surface(style, scene, x, y)
     rng = numpy_rng("phantom", seed, "pixels", patient, frame)
-    linear = shade(Setting(style, scene, surface, wall_texture(seed, patient, style), x, y), rng)
+    linear = shade(style, scene, surface, wall_texture(seed, patient, style), x, y, rng)
     linear *= (1.0 - np.float32(0.5 * style.vignette) * (x * x + y * y))[..., None]
     visible = view > 0
     mask = surface.mask & visible
+    low, high = float(surface.inverse[visible].min()), float(surface.inverse[visible].max())
+    depth = np.clip((surface.inverse - low) / max(high - low, 1e-6), 0.0, 1.0)
+    elevation = "raised" if scene.lesion.raised else "flat"
+    extent = "small" if float(mask.mean()) < SMALL_AREA else "large"
+    look = (style.mucosa, style.view, style.light, style.vessels, style.focus, style.surface)
     return PhantomFrame(
         image=_device(style, scene, rng, linear, view),
         mask=mask.astype(np.uint8),
-        depth=_depth_map(surface.inverse, visible),
-        words=_words(style, scene, float(mask.mean())),
+        depth=np.where(visible, depth, np.float32(0.0)).astype(np.float32),
+        words=(*look, style.lesion_colour, elevation, extent),
         patient=patient,
         frame=frame,
     )
-
-
-def _words(style: PatientStyle, scene: Scene, area: float) -> tuple[str, ...]:
-    return (
-        style.mucosa,
-        style.view,
-        style.light,
-        style.vessels,
-        style.focus,
-        style.surface,
-        style.lesion_colour,
-        "raised" if scene.lesion.raised else "flat",
-        "small" if area < SMALL_AREA else "large",
-    )
-
-
-def _depth_map(inverse: Floats, visible: npt.NDArray[np.bool_]) -> Floats:
-    low, high = float(inverse[visible].min()), float(inverse[visible].max())
-    scaled = np.clip((inverse - low) / max(high - low, 1e-6), 0.0, 1.0)
-    return np.where(visible, scaled, np.float32(0.0)).astype(np.float32)
 
 
 def _device(
@@ -119,7 +98,11 @@ def _device(
     """Exposure, blur, tone curve, colour, noise and the black surround of the field of view."""
     half = len(linear) / 2  # pixels per half-width
     gains = np.array(style.white_balance, dtype=np.float32) * np.float32(style.exposure * scene.light_gain)
-    linear = _blur(linear * gains, style.blur * half, scene.motion[0] * half, scene.motion[1] * half)
+    linear = linear * gains
+    for axis, motion in ((0, scene.motion[1]), (1, scene.motion[0])):
+        # A motion is taken as a Gaussian with the variance of a uniform smear of that length.
+        spread = float(np.hypot(style.blur * half, motion * half / np.sqrt(12.0)))
+        linear = ndimage.gaussian_filter1d(linear, spread, axis=axis, mode="nearest", truncate=2.5)
     pixels = (1.0 - np.exp(-1.25 * np.maximum(linear, 0.0))) ** np.float32(style.gamma)
     grey = pixels.mean(axis=-1, keepdims=True)
     pixels = grey + np.float32(style.saturation) * (pixels - grey)
@@ -131,17 +114,6 @@ def _device(
     return image
 
 
-def _blur(linear: Floats, sigma: float, motion_x: float, motion_y: float) -> Floats:
-    """Blur by optics (standard deviation in pixels) and by motion along the axes (lengths in pixels).
-
-    A motion is taken as a Gaussian with the variance of a uniform smear of that length.
-    """
-    for axis, motion in ((0, motion_y), (1, motion_x)):
-        spread = float(np.hypot(sigma, motion / np.sqrt(12.0)))
-        linear = ndimage.gaussian_filter1d(linear, spread, axis=axis, mode="nearest", truncate=2.5)
-    return linear
-
-
 _GROUPS = (tuple(MUCOSA), VIEWS, LIGHTS, VESSELS, FOCUS, SURFACES, LESION_COLOURS, ELEVATIONS, LESION_SIZES)
 
 WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for group in _GROUPS for word in group))
@@ -149,11 +121,7 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for group in _GROUPS for word 
 
 
 def caption(frame: PhantomFrame, lesion: bool = True) -> str:
-    """Describe a frame in one lower-case sentence.
-
-    Args:
-        frame: A rendered frame.
-        lesion: Whether to name the lesion; without it, the caption tells only the patient's appearance.
+    """Describe a frame in one lower-case sentence; without `lesion`, only the patient's appearance.
 
     Returns:
         For example "a clinical colon endoscopic image, pale mucosa, octagonal view, bright light, dense
@@ -174,18 +142,14 @@ _CONTOUR = (90, 255, 120)
 def contact_sheet(
     frames: Sequence[PhantomFrame], columns: int, contours: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """Lay frames out row by row on a dark ground.
+    """Lay frames out row by row on a dark ground, as an RGB image.
 
     Args:
-        frames: At least one frame, all of one size.
-        columns: Frames per row, at least 1.
-        contours: Whether to draw the outline of each mask, one pixel wide and just outside it.
-
-    Returns:
-        An RGB image, (H, W, 3) uint8.
+        columns: frames per row, at least 1.
+        contours: whether to draw the outline of each mask, one pixel wide and just outside it.
 
     Raises:
-        DataError: If there is no frame, no column, or the sizes differ.
+        DataError: there is no frame, no column, or the sizes differ.
     """
     sizes = sorted({frame.image.shape[:2] for frame in frames})
     if len(sizes) != 1 or columns < 1:

@@ -24,30 +24,19 @@ class Lesion:
 
     The outline in polar coordinates about `centre`, in axes turned by `angle` and stretched by `aspect`, is
     `radius * (1 + sum_k amplitude_k cos(order_k phi + phase_k))`.
-
-    Attributes:
-        shape: One of `SHAPES`.
-        centre: Image coordinates, half-widths.
-        radius: Mean radius, half-widths.
-        angle: Direction of the long axis, radians.
-        aspect: Stretch along the long axis (and shrinkage across), >= 1.
-        waves: Rows of (order, amplitude, phase).
-        height: Relative gain of inverse depth at the top; 0.5 brings the top to two thirds of the distance.
-        lean: Shift of the top towards the lumen, in radii.
-        contrast: Colour contrast of this frame, 0..1.
-        grain_offset: Where in the texture tile the lesion's texture starts.
     """
 
-    shape: str
-    centre: tuple[float, float]
-    radius: float
-    angle: float
-    aspect: float
-    waves: tuple[tuple[int, float, float], ...]
+    shape: str  # one of `SHAPES`
+    centre: tuple[float, float]  # image coordinates, half-widths
+    radius: float  # mean radius, half-widths
+    angle: float  # direction of the long axis, radians
+    aspect: float  # stretch along the long axis (and shrinkage across), >= 1
+    waves: tuple[tuple[int, float, float], ...]  # rows of (order, amplitude, phase)
+    # relative gain of inverse depth at the top; 0.5 brings the top to two thirds of the distance
     height: float
-    lean: float
-    contrast: float
-    grain_offset: tuple[float, float]
+    lean: float  # shift of the top towards the lumen, in radii
+    contrast: float  # colour contrast of this frame, 0..1
+    grain_offset: tuple[float, float]  # where in the texture tile the lesion's texture starts
 
     @property
     def raised(self) -> bool:
@@ -57,34 +46,20 @@ class Lesion:
 
 @dataclass(frozen=True)
 class Scene:
-    """The drawn parameters of a frame.
+    """The drawn parameters of a frame."""
 
-    Attributes:
-        lumen: Image position where the axis of the tube vanishes, half-widths.
-        offset: Position of the camera across the tube, radii.
-        bend: Curvature of the axis, per radius.
-        fold_phase: Phase of the folds, radians.
-        fold_warp: Amplitudes and phases that keep folds from being perfect rings.
-        triangle: How far the cross-section departs from a circle, radii.
-        lobe_angle: Orientation of the three haustral arcs, radians.
-        along: Where along the wall's texture the camera is, in periods.
-        roll: Rotation of the texture, in periods.
-        motion: Motion blur (x, y), half-widths.
-        light_gain: Factor on the patient's exposure.
-        lesion: The lesion.
-    """
-
-    lumen: tuple[float, float]
-    offset: tuple[float, float]
-    bend: tuple[float, float]
-    fold_phase: float
+    lumen: tuple[float, float]  # image position where the axis of the tube vanishes, half-widths
+    offset: tuple[float, float]  # position of the camera across the tube, radii
+    bend: tuple[float, float]  # curvature of the axis, per radius
+    fold_phase: float  # phase of the folds, radians
+    # amplitudes and phases that keep folds from being perfect rings
     fold_warp: tuple[float, float, float, float]
-    triangle: float
-    lobe_angle: float
-    along: float
-    roll: float
-    motion: tuple[float, float]
-    light_gain: float
+    triangle: float  # how far the cross-section departs from a circle, radii
+    lobe_angle: float  # orientation of the three haustral arcs, radians
+    along: float  # where along the wall's texture the camera is, in periods
+    roll: float  # rotation of the texture, in periods
+    motion: tuple[float, float]  # motion blur (x, y), half-widths
+    light_gain: float  # factor on the patient's exposure
     lesion: Lesion
 
 

@@ -1,6 +1,5 @@
-"""Tileable textures: noise shared by all patients, and vessels and mottling on a patient's unrolled wall."""
+"""The light that a surface sends to the camera, and the textures that colour it."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -43,11 +42,13 @@ def noise_tiles() -> Floats:
 def wall_texture(seed: int, patient: int, style: PatientStyle) -> Floats:
     """The unrolled wall of a patient, (WALL, WALL, 3).
 
-    Channels are thin vessels 0..1, veins 0..1, and mottling of unit variance. Rows go along the
-    tube, columns around it; both wrap.
+    Channels are thin vessels 0..1, veins 0..1, and mottling of unit variance. Rows go along the tube,
+    columns around it; both wrap.
     """
     rng = numpy_rng("phantom", seed, "wall", patient)
-    trunks = _trunks(rng, style)
+    start = rng.uniform(0, WALL, (style.vessel_count, 2))
+    heading = rng.uniform(0, 2 * np.pi, style.vessel_count)
+    trunks = _walk(rng, start, heading, 170, style.vessel_wander)
     branches = _children(rng, trunks, 4, 90, 1.4 * style.vessel_wander)
     twigs = _children(rng, branches, 3, 45, 1.8 * style.vessel_wander)
     step = WALL // TILE
@@ -63,8 +64,8 @@ def sample_tile(tile: Floats, u: Floats, v: Floats) -> Floats:
 
     Args:
         tile: (N, N, C), N a power of two.
-        u: Column position in periods, any shape.
-        v: Row position in periods, same shape.
+        u: column position in periods, any shape.
+        v: row position in periods, same shape.
 
     Returns:
         Values of shape `u.shape + (C,)`.
@@ -82,15 +83,8 @@ def sample_tile(tile: Floats, u: Floats, v: Floats) -> Floats:
     return result
 
 
-_Paths = tuple[
-    npt.NDArray[np.float64], npt.NDArray[np.float64]
-]  # points (N, T, 2) in texels, headings (N, T)
-
-
-def _trunks(rng: np.random.Generator, style: PatientStyle) -> _Paths:
-    start = rng.uniform(0, WALL, (style.vessel_count, 2))
-    heading = rng.uniform(0, 2 * np.pi, style.vessel_count)
-    return _walk(rng, start, heading, 170, style.vessel_wander)
+# Points (N, T, 2) in texels, and headings (N, T).
+_Paths = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def _children(rng: np.random.Generator, parents: _Paths, count: int, length: int, wander: float) -> _Paths:
@@ -141,50 +135,58 @@ _NOISE_SCALE = 0.34  # periods of the noise tiles per half-width
 _EXPOSED_SHARE = 0.72  # quantile of the light that automatic exposure brings to 1
 
 
-@dataclass(frozen=True)
-class Setting:
-    """All that shading reads.
+def shade(
+    style: PatientStyle,
+    scene: Scene,
+    surface: Surface,
+    wall: Floats,
+    x: Floats,
+    y: Floats,
+    rng: np.random.Generator,
+) -> Floats:
+    """Linear light per pixel, (H, W, 3), well-lit wall about as bright as its reflectance.
 
-    Attributes:
-        style: The patient.
-        scene: The frame.
-        surface: The visible surface, arrays (H, W).
-        wall: The patient's unrolled wall, (N, N, 3).
-        x: Image coordinates of the pixels, (H, W), -1..1.
-        y: The same, downwards.
+    Args:
+        wall: the patient's `wall_texture`.
+        x: image coordinates of the pixels, (H, W), -1..1.
+        y: the same, downwards.
+        rng: places the bubbles.
     """
-
-    style: PatientStyle
-    scene: Scene
-    surface: Surface
-    wall: Floats
-    x: Floats
-    y: Floats
-
-
-def shade(setting: Setting, rng: np.random.Generator) -> Floats:
-    """Linear light per pixel, (H, W, 3), well-lit wall about as bright as its reflectance."""
     # Noise is read around the lesion, so that the lesion's texture moves with it.
-    u, v = lesion_axes(setting.scene.lesion, setting.x, setting.y)
-    start_u, start_v = (np.float32(value) for value in setting.scene.lesion.grain_offset)
+    u, v = lesion_axes(scene.lesion, x, y)
+    start_u, start_v = (np.float32(value) for value in scene.lesion.grain_offset)
     noise = sample_tile(noise_tiles(), _NOISE_SCALE * u + start_u, _NOISE_SCALE * v + start_v)
-    light, facing = _light(setting, noise)
-    linear = _reflectance(setting, noise) * light[..., None]
-    return _wet(setting, rng, linear, light, facing, noise)
+    light, facing = _light(style, surface.inverse, x, y, noise)
+    linear = _reflectance(style, scene, surface, wall, noise) * light[..., None]
+    # What lies on the surface: mucus, bubbles and highlights of the lamp.
+    if style.mucus > 0:
+        field = 0.9 * noise[..., COARSE] + 0.5 * noise[..., MEDIUM]
+        veil = np.clip((field - np.float32(1.6 - 4.0 * style.mucus)) * 0.8, 0.0, 1.0)
+        veil = 0.6 * veil * np.where(surface.mask, np.float32(0.35), np.float32(1.0))
+        linear = linear + veil[..., None] * (_MUCUS * light[..., None] - linear)
+    for _ in range(int(rng.poisson(style.bubbles))):
+        _add_bubble(linear, light, x, y, rng)
+    # Highlights need a surface that faces the lamp; the film's ripples break them up.
+    ripple = 0.6 * noise[..., FINE] + 0.8 * noise[..., MEDIUM] + 0.3 * noise[..., COARSE]
+    needed = np.float32(3.0 - 1.1 * style.gloss) + 6.0 * (1.0 - facing) - 0.8 * surface.dome
+    shine = np.clip((ripple - needed) * 2.5, 0.0, 1.0) * np.minimum(light, 1.5) * 3.0
+    result: Floats = linear + shine[..., None]
+    return result
 
 
-def _light(setting: Setting, noise: Floats) -> tuple[Floats, Floats]:
+def _light(
+    style: PatientStyle, inverse: Floats, x: Floats, y: Floats, noise: Floats
+) -> tuple[Floats, Floats]:
     """Light on each pixel (well-lit wall about 1) and the cosine of incidence.
 
     A plane in space is `w = a x + b y + c` in inverse depth w, with normal (a, b, c), so the gradient of w
     is all that shading needs.
     """
-    style = setting.style
     # The relief of the mucosa is a hundredth of the distance: it tilts normals, but is not worth a depth.
-    w = setting.surface.inverse * (1.0 + 0.002 * noise[..., MEDIUM] + 0.012 * noise[..., COARSE])
+    w = inverse * (1.0 + 0.002 * noise[..., MEDIUM] + 0.012 * noise[..., COARSE])
     scale = np.float32(0.5 * len(w) / style.opening)
     slope_x, slope_y = _slope(w, 1) * scale, _slope(w, 0) * scale
-    rx, ry = setting.x * np.float32(style.opening), setting.y * np.float32(style.opening)
+    rx, ry = x * np.float32(style.opening), y * np.float32(style.opening)
     forward = w - rx * slope_x - ry * slope_y
     ray2 = 1.0 + rx * rx + ry * ry
     facing: Floats = w / np.sqrt((slope_x * slope_x + slope_y * slope_y + forward * forward) * ray2)
@@ -208,11 +210,10 @@ def _slope(w: Floats, axis: int) -> Floats:
     return np.where(np.abs(before) < np.abs(after), before, after)
 
 
-def _reflectance(setting: Setting, noise: Floats) -> Floats:
-    style, scene, surface = setting.style, setting.scene, setting.surface
+def _reflectance(style: PatientStyle, scene: Scene, surface: Surface, wall: Floats, noise: Floats) -> Floats:
     kind = "narrow" if style.mucosa in NARROW_BAND else "white"
     along = surface.along * np.float32(1.0 / WALL_PERIOD) + np.float32(scene.along)
-    texture = sample_tile(setting.wall, surface.turn + np.float32(scene.roll), along)
+    texture = sample_tile(wall, surface.turn + np.float32(scene.roll), along)
     # Fine detail fades with distance as it falls below the size of a pixel.
     near = np.clip(surface.wall * 1.6 - 0.25, 0.0, 1.0)
     contrast = scene.lesion.contrast
@@ -221,7 +222,14 @@ def _reflectance(setting: Setting, noise: Floats) -> Floats:
     thin, vein = texture[..., VESSEL] * strength, texture[..., VEIN] * strength
     spots = 0.6 * texture[..., MOTTLE] + 0.25 * noise[..., MEDIUM] + 0.15 * noise[..., FINE]
     mottle = np.exp(np.float32(style.mottle) * spots)
-    grain = _lesion_grain(style, noise) * cover
+    fine, medium, cells = noise[..., FINE], noise[..., MEDIUM], noise[..., CELLS]
+    if style.lesion_texture == "granular":
+        grain = 0.8 * fine + 0.5 * medium
+    elif style.lesion_texture == "pitted":
+        grain = 0.9 * cells + 0.3 * medium
+    else:
+        grain = 0.6 * medium
+    grain = grain * np.float32(0.03 + 0.13 * style.lesion_grain) * cover
     # Light that reaches deep places has bounced off the wall and takes on its colour.
     bounces = 1.0 + 0.5 * np.clip(0.9 - surface.wall, 0.0, 1.0)
     colour: Floats = np.empty((*thin.shape, 3), dtype=np.float32)
@@ -235,42 +243,7 @@ def _reflectance(setting: Setting, noise: Floats) -> Floats:
     return colour
 
 
-def _lesion_grain(style: PatientStyle, noise: Floats) -> Floats:
-    if style.lesion_texture == "granular":
-        pattern = 0.8 * noise[..., FINE] + 0.5 * noise[..., MEDIUM]
-    elif style.lesion_texture == "pitted":
-        pattern = 0.9 * noise[..., CELLS] + 0.3 * noise[..., MEDIUM]
-    else:
-        pattern = 0.6 * noise[..., MEDIUM]
-    return pattern * np.float32(0.03 + 0.13 * style.lesion_grain)
-
-
-def _wet(
-    setting: Setting,
-    rng: np.random.Generator,
-    linear: Floats,
-    light: Floats,
-    facing: Floats,
-    noise: Floats,
-) -> Floats:
-    """Add what lies on the surface: mucus, bubbles and highlights of the lamp."""
-    style, surface = setting.style, setting.surface
-    if style.mucus > 0:
-        field = 0.9 * noise[..., COARSE] + 0.5 * noise[..., MEDIUM]
-        veil = np.clip((field - np.float32(1.6 - 4.0 * style.mucus)) * 0.8, 0.0, 1.0)
-        veil = 0.6 * veil * np.where(surface.mask, np.float32(0.35), np.float32(1.0))
-        linear = linear + veil[..., None] * (_MUCUS * light[..., None] - linear)
-    for _ in range(int(rng.poisson(style.bubbles))):
-        _bubble(setting, rng, linear, light)
-    # Highlights need a surface that faces the lamp; the film's ripples break them up.
-    ripple = 0.6 * noise[..., FINE] + 0.8 * noise[..., MEDIUM] + 0.3 * noise[..., COARSE]
-    needed = np.float32(3.0 - 1.1 * style.gloss) + 6.0 * (1.0 - facing) - 0.8 * surface.dome
-    shine = np.clip((ripple - needed) * 2.5, 0.0, 1.0) * np.minimum(light, 1.5) * 3.0
-    result: Floats = linear + shine[..., None]
-    return result
-
-
-def _bubble(setting: Setting, rng: np.random.Generator, linear: Floats, light: Floats) -> None:
+def _add_bubble(linear: Floats, light: Floats, x: Floats, y: Floats, rng: np.random.Generator) -> None:
     """Draw one bubble into `linear`: a bright rim and a glint."""
     cx, cy = rng.uniform(-0.85, 0.85, 2)
     radius = float(np.exp(rng.uniform(np.log(0.02), np.log(0.07))))
@@ -280,7 +253,7 @@ def _bubble(setting: Setting, rng: np.random.Generator, linear: Floats, light: F
         for edge in (cx - 1.5 * radius, cx + 1.5 * radius, cy - 1.5 * radius, cy + 1.5 * radius)
     )
     window = (slice(y0, y1 + 1), slice(x0, x1 + 1))
-    dx, dy = (setting.x[window] - cx) / radius, (setting.y[window] - cy) / radius
+    dx, dy = (x[window] - cx) / radius, (y[window] - cy) / radius
     q = np.sqrt(dx * dx + dy * dy)
     rim = np.exp(-(((q - 0.9) / 0.22) ** 2))
     glint = np.exp(-(((dx + 0.35) ** 2 + (dy + 0.35) ** 2) / 0.05))

@@ -35,95 +35,50 @@ class PatientStyle:
 
     Lengths in the image are in half-widths of the frame (the frame spans -1..1); lengths in the scene are in
     radii of the tube; colours are linear-light reflectances or gains.
-
-    Attributes:
-        mucosa: Name of the mucosa colour, a key of `MUCOSA`.
-        wall: Reflectance of the wall, three values in (0, 1).
-        mottle: Strength of slow colour variation over the wall, 0..0.3.
-        gloss: How readily wet highlights appear, 0..1.
-        vessels: Name of the vessel density.
-        vessel_count: Number of vessel trunks on one period of the wall.
-        vessel_strength: Absorption of a vessel, 0..1.
-        vessel_wander: Tortuosity of vessels, radians per step.
-        view: Shape of the field of view.
-        view_size: Half-widths (x, y) of the field of view, or its radius first.
-        view_cut: Length of the cut corners of an octagonal view.
-        view_shift: Sideways shift of the field of view.
-        opening: Tangent of half the horizontal viewing angle.
-        light: Name of the light level.
-        exposure: Brightness of the well-lit wall before the tone curve.
-        falloff: Exponent of the light's loss with squared distance; 1 is the inverse-square law, less is what
-            devices that lift the shadows show.
-        ambient: Share of light that ignores the surface's tilt, 0..1.
-        vignette: Loss of light in the corners, 0..1.
-        focus: Name of the sharpness.
-        blur: Blur of optics and sensor, standard deviation in half-widths.
-        white_balance: Gains of the three channels.
-        gamma: Exponent from linear light to pixel values.
-        contrast: Slope about mid-grey.
-        saturation: 1 leaves colours as they are.
-        noise: Standard deviation of sensor noise, in units of the full range.
-        surface: Name of the state of the surface.
-        mucus: Share of the wall under mucus, 0..1.
-        bubbles: Mean number of bubbles in a frame.
-        fold_spacing: Distance of neighbouring folds.
-        fold_height: How far folds reach into the lumen.
-        fold_sharpness: How narrow the crests of folds are, 1..4.
-        fold_lobes: How much folds break into three haustral arcs, 0..1.
-        lesion_colour: Name of the lesion's usual colour relative to the wall.
-        lesion_contrast: Usual amount of colour contrast, 0..1.
-        lesion_texture: Name of the lesion's surface texture.
-        lesion_grain: Strength of that texture, 0..1.
     """
 
-    mucosa: str
-    wall: Colour
-    mottle: float
-    gloss: float
-    vessels: str
-    vessel_count: int
-    vessel_strength: float
-    vessel_wander: float
-    view: str
-    view_size: tuple[float, float]
-    view_cut: float
-    view_shift: float
-    opening: float
-    light: str
-    exposure: float
+    mucosa: str  # name of the mucosa colour, a key of `MUCOSA`
+    wall: Colour  # reflectance of the wall, three values in (0, 1)
+    mottle: float  # strength of slow colour variation over the wall, 0..0.3
+    gloss: float  # how readily wet highlights appear, 0..1
+    vessels: str  # name of the vessel density
+    vessel_count: int  # number of vessel trunks on one period of the wall
+    vessel_strength: float  # absorption of a vessel, 0..1
+    vessel_wander: float  # tortuosity of vessels, radians per step
+    view: str  # shape of the field of view
+    view_size: tuple[float, float]  # half-widths (x, y) of the field of view, or its radius first
+    view_cut: float  # length of the cut corners of an octagonal view
+    view_shift: float  # sideways shift of the field of view
+    opening: float  # tangent of half the horizontal viewing angle
+    light: str  # name of the light level
+    exposure: float  # brightness of the well-lit wall before the tone curve
+    # exponent of the light's loss with squared distance; 1 is the inverse-square law, less is what devices
+    # that lift the shadows show
     falloff: float
-    ambient: float
-    vignette: float
-    focus: str
-    blur: float
-    white_balance: Colour
-    gamma: float
-    contrast: float
-    saturation: float
-    noise: float
-    surface: str
-    mucus: float
-    bubbles: float
-    fold_spacing: float
-    fold_height: float
-    fold_sharpness: float
-    fold_lobes: float
-    lesion_colour: str
-    lesion_contrast: float
-    lesion_texture: str
-    lesion_grain: float
+    ambient: float  # share of light that ignores the surface's tilt, 0..1
+    vignette: float  # loss of light in the corners, 0..1
+    focus: str  # name of the sharpness
+    blur: float  # blur of optics and sensor, standard deviation in half-widths
+    white_balance: Colour  # gains of the three channels
+    gamma: float  # exponent from linear light to pixel values
+    contrast: float  # slope about mid-grey
+    saturation: float  # 1 leaves colours as they are
+    noise: float  # standard deviation of sensor noise, in units of the full range
+    surface: str  # name of the state of the surface
+    mucus: float  # share of the wall under mucus, 0..1
+    bubbles: float  # mean number of bubbles in a frame
+    fold_spacing: float  # distance of neighbouring folds
+    fold_height: float  # how far folds reach into the lumen
+    fold_sharpness: float  # how narrow the crests of folds are, 1..4
+    fold_lobes: float  # how much folds break into three haustral arcs, 0..1
+    lesion_colour: str  # name of the lesion's usual colour relative to the wall
+    lesion_contrast: float  # usual amount of colour contrast, 0..1
+    lesion_texture: str  # name of the lesion's surface texture
+    lesion_grain: float  # strength of that texture, 0..1
 
 
 def patient_style(seed: int, patient: int) -> PatientStyle:
-    """Draw the style of a patient; it depends on the two arguments and on nothing else.
-
-    Args:
-        seed: Seed of the whole phantom data set.
-        patient: Number of the patient, any integer.
-
-    Returns:
-        The drawn parameters.
-    """
+    """Draw the style of a patient; it depends on the two arguments and on nothing else."""
     rng = numpy_rng("phantom", seed, "patient", patient)
     mucosa = _pick(rng, tuple(MUCOSA), [share for _, share in MUCOSA.values()])
     tissue = _draw_tissue(rng, mucosa)

@@ -16,25 +16,15 @@ _REFINEMENTS = 3
 
 @dataclass(frozen=True)
 class Surface:
-    """The visible surface; all arrays are (H, W).
+    """The visible surface; all arrays are (H, W)."""
 
-    Attributes:
-        inverse: Inverse depth along the viewing axis, per tube radius.
-        wall: Inverse depth without the lesion.
-        turn: Angle around the tube of the visible wall point, in periods.
-        along: Position along the tube of the visible wall point, tube radii.
-        mask: Whether the pixel shows the lesion.
-        level: Lesion coordinate, 0 at the centre, 1 on the outline, growing outside.
-        dome: Height profile of the lesion, 0..1, 0 outside.
-    """
-
-    inverse: Floats
-    wall: Floats
-    turn: Floats
-    along: Floats
-    mask: npt.NDArray[np.bool_]
-    level: Floats
-    dome: Floats
+    inverse: Floats  # inverse depth along the viewing axis, per tube radius
+    wall: Floats  # inverse depth without the lesion
+    turn: Floats  # angle around the tube of the visible wall point, in periods
+    along: Floats  # position along the tube of the visible wall point, tube radii
+    mask: npt.NDArray[np.bool_]  # whether the pixel shows the lesion
+    level: Floats  # lesion coordinate, 0 at the centre, 1 on the outline, growing outside
+    dome: Floats  # height profile of the lesion, 0..1, 0 outside
 
 
 def pixel_grid(size: int) -> tuple[Floats, Floats]:
@@ -68,8 +58,7 @@ class _Tube:
     def __init__(self, style: PatientStyle, scene: Scene, x: Floats, y: Floats) -> None:
         self.style, self.scene = style, scene
         opening = np.float32(style.opening)
-        # The axis of the tube is `offset + slope z + bend z^2 / (1 + z / 6)`; the rays
-        # take over the slope.
+        # The axis of the tube is `offset + slope z + bend z^2 / (1 + z / 6)`; the rays take over the slope.
         self.x = (x - np.float32(scene.lumen[0])) * opening
         self.y = (y - np.float32(scene.lumen[1])) * opening
         self.frequency = np.float32(2.0 * np.pi / style.fold_spacing)

@@ -1,4 +1,4 @@
-"""The phantom: determinism, exact masks and depth, patients that differ, words, contact sheets."""
+"""Frames: determinism, depth, patients that differ, words, contact sheets."""
 
 import dataclasses
 
@@ -7,21 +7,11 @@ import pytest
 
 from mcpmix.core.errors import DataError
 from mcpmix.phantom import WORDS, PhantomFrame, caption, contact_sheet, patient_style, render
-from mcpmix.phantom.scene import draw_scene, view_distance
-from mcpmix.phantom.shading import noise_tiles, sample_tile, wall_texture
-from mcpmix.phantom.surface import build_surface, pixel_grid
+from mcpmix.phantom.scene import draw_scene
+from mcpmix.phantom.shading import noise_tiles, wall_texture
+from mcpmix.phantom.surface import pixel_grid
 
 PATIENTS, FRAMES = 25, 4
-
-
-@pytest.fixture(scope="module")
-def frames() -> list[PhantomFrame]:
-    return [render(0, patient, frame, 64) for patient in range(PATIENTS) for frame in range(FRAMES)]
-
-
-def visible(frame: PhantomFrame, seed: int = 0) -> np.ndarray:
-    x, y = pixel_grid(len(frame.mask))
-    return view_distance(patient_style(seed, frame.patient), x, y) > 0
 
 
 def same(a: PhantomFrame, b: PhantomFrame) -> bool:
@@ -62,31 +52,7 @@ def test_types_and_shapes(frames):
     assert (frames[5].patient, frames[5].frame) == (1, 1)
 
 
-def test_masks_are_binary_inside_the_view_and_of_sensible_area(frames):
-    for frame in frames:
-        assert set(np.unique(frame.mask)) == {0, 1}
-        assert not frame.mask[~visible(frame)].any()
-        assert 0.018 < frame.mask.mean() < 0.26
-    areas = np.array([frame.mask.mean() for frame in frames])
-    assert areas.min() < 0.035
-    assert areas.max() > 0.13
-
-
-def test_no_lesion_is_cut_by_the_edge_of_the_view(frames):
-    for frame in frames:
-        style = patient_style(0, frame.patient)
-        scene = draw_scene(0, frame.patient, frame.frame, style)
-        x, y = pixel_grid(64)
-        assert build_surface(style, scene, x, y).mask.sum() == frame.mask.sum()
-
-
-def test_mask_is_one_piece(frames):
-    from scipy import ndimage
-
-    assert all(ndimage.label(frame.mask, np.ones((3, 3)))[1] == 1 for frame in frames)
-
-
-def test_depth_spans_zero_to_one_in_the_view_and_is_zero_outside(frames):
+def test_depth_spans_zero_to_one_in_the_view_and_is_zero_outside(frames, visible):
     for frame in frames:
         inside = visible(frame)
         assert frame.depth[inside].min() == 0.0
@@ -94,7 +60,7 @@ def test_depth_spans_zero_to_one_in_the_view_and_is_zero_outside(frames):
         assert not frame.depth[~inside].any()
 
 
-def test_depth_falls_towards_the_lumen(frames):
+def test_depth_falls_towards_the_lumen(frames, visible):
     checked = 0
     for frame in frames:
         scene = draw_scene(0, frame.patient, frame.frame, patient_style(0, frame.patient))
@@ -109,81 +75,12 @@ def test_depth_falls_towards_the_lumen(frames):
     assert checked > 40
 
 
-def test_smooth_straight_tube_has_the_depth_of_a_cylinder():
-    style = dataclasses.replace(patient_style(0, 0), fold_height=0.0)
-    scene = dataclasses.replace(
-        draw_scene(0, 0, 0, style), offset=(0.0, 0.0), bend=(0.0, 0.0), triangle=0.0, lumen=(0.2, -0.1)
-    )
-    x, y = pixel_grid(64)
-    # A ray z (x, y, 1) leaves a cylinder of radius 1 about the viewing axis where z |(x, y)| = 1.
-    expected = np.clip(np.hypot(x - 0.2, y + 0.1) * style.opening, 1 / 14, 4.0)
-    assert np.allclose(build_surface(style, scene, x, y).wall, expected, rtol=5e-3, atol=2e-3)
-
-
-def test_wall_points_lie_within_the_folded_tube():
-    for patient in range(6):
-        style = patient_style(0, patient)
-        scene = dataclasses.replace(draw_scene(0, patient, 0, style), offset=(0.1, 0.0), bend=(0.0, 0.0))
-        x, y = pixel_grid(64)
-        z = 1.0 / build_surface(style, scene, x, y).wall
-        across = np.hypot(
-            (x - scene.lumen[0]) * style.opening * z + 0.1, (y - scene.lumen[1]) * style.opening * z
-        )
-        reached = z < 13.9
-        assert across[reached].max() < 1.0 + scene.triangle + 0.01
-        assert across[reached].min() > 1.0 - scene.triangle - style.fold_height - 0.01
-
-
-def test_raised_lesion_is_nearer_than_the_wall_it_stands_on():
-    found = 0
-    for patient in range(12):
-        style = patient_style(0, patient)
-        scene = draw_scene(0, patient, 0, style)
-        flat = dataclasses.replace(scene, lesion=dataclasses.replace(scene.lesion, height=0.0))
-        x, y = pixel_grid(64)
-        raised, level = build_surface(style, scene, x, y), build_surface(style, flat, x, y)
-        core = raised.level < 0.5
-        if scene.lesion.raised:
-            assert raised.inverse[core].mean() > 1.05 * level.inverse[core].mean()
-            found += 1
-        assert np.array_equal(raised.inverse[~raised.mask], raised.wall[~raised.mask])
-    assert found > 3
-
-
-def test_lesion_shows_in_the_image(frames, monkeypatch):
-    from mcpmix.phantom import frame as renderer
-
-    def without(seed, patient, frame, style):
-        scene = draw_scene(seed, patient, frame, style)
-        return dataclasses.replace(
-            scene, lesion=dataclasses.replace(scene.lesion, radius=1e-3, height=0.0, contrast=0.0)
-        )
-
-    monkeypatch.setattr(renderer, "draw_scene", without)
-    change = []
-    for frame in frames[::2]:
-        plain = render(0, frame.patient, frame.frame, 64)
-        difference = np.abs(frame.image.astype(int) - plain.image.astype(int)).mean(axis=2)
-        change.append(difference[frame.mask == 1].mean())
-    assert min(change) > 2.5  # grey levels: faint, but there
-    assert np.percentile(change, 90) > 2 * np.percentile(change, 10)  # from faint to obvious
-
-
-def test_patients_differ_more_than_frames_of_a_patient(frames):
+def test_patients_differ_more_than_frames_of_a_patient(frames, visible):
     colours = np.array([frame.image[visible(frame)].mean(axis=0) for frame in frames])
     colours = colours.reshape(PATIENTS, FRAMES, 3)
     between = colours.mean(axis=1).var(axis=0)
     within = colours.var(axis=1).mean(axis=0)
     assert (between > 2 * within).all()
-
-
-def test_patient_style_is_plain_and_repeatable():
-    style = patient_style(3, 5)
-    assert style == patient_style(3, 5)
-    assert style != patient_style(3, 6)
-    for value in dataclasses.asdict(style).values():
-        for part in value if isinstance(value, tuple) else (value,):
-            assert type(part) in (float, int, str)
 
 
 def test_sizes_share_the_layout():
@@ -230,13 +127,6 @@ def test_caption_in_full():
     )
     assert caption(frame, lesion=False) == look
     assert caption(frame) == look + ", showing a small reddish raised lesion"
-
-
-def test_sample_tile_reads_texels_and_midpoints_and_wraps():
-    tile = np.arange(16, dtype=np.float32).reshape(4, 4, 1)
-    u = np.array([0.25, 0.375, 1.25, -0.25, 0.875], dtype=np.float32)
-    v = np.array([0.5, 0.5, 0.5, 0.0, 0.0], dtype=np.float32)
-    assert sample_tile(tile, u, v)[:, 0].tolist() == [9.0, 9.5, 9.0, 3.0, 1.5]
 
 
 def test_contact_sheet_places_frames_and_draws_contours_outside_masks(frames):
