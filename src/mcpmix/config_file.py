@@ -14,20 +14,15 @@ from mcpmix.core.errors import ConfigError, bullet_list, did_you_mean
 
 Tree = dict[str, Any]
 
-_PATH_FIELDS = (
-    ("data", "root"),
-    ("data", "images"),
-    ("data", "masks"),
-    ("data", "groups"),
-    ("data", "split", "file"),
-    ("output",),
-)
+_PRESETS = resources.files("mcpmix") / "presets"
+_PATHS = ("output", "data.root", "data.images", "data.masks", "data.groups", "data.split.file")
 
 
 def preset_names() -> list[str]:
     """Names that `preset:` accepts."""
-    folder = resources.files("mcpmix") / "presets"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return sorted(
+        file.name.removesuffix(".yaml") for file in _PRESETS.iterdir() if file.name.endswith(".yaml")
+    )
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -49,8 +44,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error}") from error
     tree = _parse_yaml(text, str(path))
-    for field in _PATH_FIELDS:
-        _anchor(tree, field, path.parent)
+    for setting in _PATHS:
+        *parents, key = setting.split(".")
+        node: Any = tree
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        if isinstance(node, dict) and isinstance(node.get(key), str):
+            node[key] = str(path.parent / Path(node[key]).expanduser())
     return resolve_config(tree, overrides, source=str(path))
 
 
@@ -81,9 +81,11 @@ def to_yaml(config: Config) -> str:
 
 
 def _load_presets(names: object) -> Tree:
-    """One preset, or several: each is put over those before it, without the one it starts from itself."""
+    """A preset with the one it starts from; of a list, each later one without, over those before it."""
     first, *others = names if isinstance(names, list) and names else [names]
-    merged = _load_preset(first)
+    merged = _read_preset(first)
+    if (parent := merged.pop("preset", None)) is not None:
+        merged = _merge(_load_presets(parent), merged)
     for name in others:
         own = _read_preset(name)
         own.pop("preset", None)
@@ -91,17 +93,10 @@ def _load_presets(names: object) -> Tree:
     return merged
 
 
-def _load_preset(name: object) -> Tree:
-    tree = _read_preset(name)
-    parent = tree.pop("preset", None)  # a preset may start from another one
-    return _merge(_load_preset(parent), tree) if parent is not None else tree
-
-
 def _read_preset(name: object) -> Tree:
     if name not in preset_names():
         raise ConfigError(f"unknown preset {name}: {did_you_mean(str(name), preset_names())}")
-    text = (resources.files("mcpmix") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-    return _parse_yaml(text, f"preset {name}")
+    return _parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"preset {name}")
 
 
 def _parse_yaml(text: str, source: str) -> Tree:
@@ -125,17 +120,13 @@ def _parse_overrides(overrides: Sequence[str]) -> tuple[Tree, list[str]]:
             problems.append(f"override {override!r}: expected key=value, e.g. train.epochs=50")
             continue
         try:
-            value = yaml.safe_load(text)
+            tree = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError):
             problems.append(f"override {override!r}: the value is not valid YAML")
             continue
-        leaf: Tree = {}
-        node = leaf
-        *parents, last = key.split(".")
-        for parent in parents:
-            node[parent] = node = {}
-        node[last] = value
-        values = _merge(values, leaf)
+        for name in reversed(key.split(".")):
+            tree = {name: tree}
+        values = _merge(values, tree)
     return values, problems
 
 
@@ -148,34 +139,20 @@ def _merge(base: Tree, top: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def _anchor(tree: Tree, field: tuple[str, ...], folder: Path) -> None:
-    """Make a relative path of the file independent of the working directory."""
-    node: Any = tree
-    for key in field[:-1]:
-        node = node.get(key) if isinstance(node, dict) else None
-    if isinstance(node, dict) and isinstance(node.get(field[-1]), str):
-        node[field[-1]] = str(folder / Path(node[field[-1]]).expanduser())
-
-
 def _describe(detail: ErrorDetails) -> str:
     """One line: where, what was expected, what came, and the nearest key for a typing mistake."""
-    where = ".".join(str(part) for part in detail["loc"])
+    where = ".".join(map(str, detail["loc"]))
     if detail["type"] == "extra_forbidden":
-        *parents, key = (str(part) for part in detail["loc"])
-        return f"unknown key {where}: {did_you_mean(key, _keys_of(parents))}"
+        *parents, key = map(str, detail["loc"])
+        section: type[BaseModel] = Config
+        for parent in parents:
+            annotation = section.model_fields[parent].annotation
+            assert isinstance(annotation, type) and issubclass(annotation, BaseModel)  # noqa: PT018
+            section = annotation
+        return f"unknown key {where}: {did_you_mean(key, section.model_fields)}"
     if detail["type"] == "missing":
         return f"{where}: missing"
     message = detail["msg"].removeprefix("Value error, ")
     if isinstance(detail["input"], dict):
         return f"{where}: {message}" if where else message
     return f"{where}: {message}, got {detail['input']!r}"
-
-
-def _keys_of(parents: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = Config
-    for parent in parents:
-        annotation = model.model_fields[parent].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        model = annotation
-    return list(model.model_fields)

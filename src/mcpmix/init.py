@@ -1,14 +1,11 @@
-"""Where a user starts: a configuration for own images, or a phantom folder to practise on.
-
-Layer 4, beside the pipeline.
-"""
+"""Where a user starts: `mcpmix init` for own images, `mcpmix data phantom` for a folder to practise on."""
 
 import csv
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from mcpmix.config import Config
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import storage_errors, write_json, write_text
+from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import FOLDER, load_collection
@@ -31,8 +28,6 @@ from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import is_present, licence_of
 
-CONFIG_NAME = "mcpmix.yaml"
-_PHANTOM_SETTINGS = "phantom.json"
 _MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
 _TELLING_FILES = {
     "nnunet": ("dataset.json",),
@@ -40,46 +35,24 @@ _TELLING_FILES = {
     "manifest": MANIFESTS,
     FOLDER: ("images",),
 }
-
 # What people change first. All other settings stay as the preset has them.
-_MAIN_FIELDS: dict[str, Any] = {
-    "name": None,
-    "seed": None,
-    "output": None,
-    "data": {
-        "source": None,
-        "root": None,
-        "images": None,
-        "masks": None,
-        "groups": None,
-        "size": None,
-        "split": {"file": None, "method": None, "validation": None, "test": None},
-    },
-    "depth": {"model": None},
-    "generator": {"base": None, "prompt": {"template": None, "position": None, "target": None}},
-    "finetune": {"start": None, "steps": None, "batch_size": None},
-    "synthesis": {"replicas": None, "steps": None, "source": None},
-    "segmenter": {"name": None, "variant": None, "weights": None},
-    "train": {"arms": None, "seeds": None, "epochs": None, "batch_size": None, "learning_rate": None},
-    "rla": {"controller": None, "features": None},
-    "runtime": {"device": None, "precision": None, "jobs": None},
+_MAIN_SETTINGS: dict[str, tuple[str, ...]] = {
+    "": ("name", "seed", "output"),
+    "data.": ("source", "root", "images", "masks", "groups", "size"),
+    "data.split.": ("file", "method", "validation", "test"),
+    "depth.": ("model",),
+    "generator.": ("base",),
+    "generator.prompt.": ("template", "position", "target"),
+    "finetune.": ("start", "steps", "batch_size"),
+    "synthesis.": ("replicas", "steps", "source"),
+    "segmenter.": ("name", "variant", "weights"),
+    "train.": ("arms", "seeds", "epochs", "batch_size", "learning_rate"),
+    "rla.": ("controller", "features"),
+    "runtime.": ("device", "precision", "jobs"),
 }
 
 
 # --- own images --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Starter:
-    """A configuration that was written.
-
-    Attributes:
-        file: where it is.
-        findings: what was seen in the folders and which weights it needs, a line each.
-    """
-
-    file: Path
-    findings: tuple[str, ...]
 
 
 def write_starter_config(
@@ -93,7 +66,7 @@ def write_starter_config(
     preset: str | None = None,
     force: bool = False,
     progress: Progress = SILENT,
-) -> Starter:
+) -> tuple[Path, list[str]]:
     """Look at a data set and write `folder/mcpmix.yaml`, with a comment for each main setting.
 
     Args:
@@ -101,59 +74,61 @@ def write_starter_config(
         images: folder of images, for the source `folder`.
         masks: folder of masks, for the source `folder`.
         groups: CSV with the columns id and group, for the source `folder`.
-        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue; by default found by looking
-            at `root`.
+        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue; by default recognised from
+            `root`.
         root: where the data is, for the other sources. If a split comes with it, it is used.
         preset: where the settings come from, `small` by default; a data set of the catalogue adds its own,
             and images that are named like those of one take its prompt.
         force: whether to replace a configuration that is there.
-        progress: where to report.
+
+    Returns:
+        The file, and what was found in the folders and which weights it needs, a line each.
 
     Raises:
         StorageError: there is a configuration, and `force` is not set; or the disk is full.
         ConfigError: there is no such preset or source, or a path is missing.
         DataError: with every problem of the folders.
     """
-    file = folder / CONFIG_NAME
+    file = folder / "mcpmix.yaml"
     if file.exists() and not force:
         raise StorageError(f"{file} exists. Choose another folder, or replace it with --force.")
     home = Path(os.path.realpath(folder))
     if source is None:
         source = find_source(root, progress) if root is not None else FOLDER
-    if source == FOLDER and root is not None:
-        images, masks, groups, root = _folder_places(root, images, masks, groups)
+    if source == FOLDER and root is not None:  # a folder with `images/` and `masks/`; what was named stays
+        place, root = folder_of(root), None
+        images, masks = images or place / "images", masks or place / "masks"
+        groups = groups or (place / GROUPS if (place / GROUPS).is_file() else None)
     places = {"root": root, "images": images, "masks": masks, "groups": groups}
-    data: dict[str, Any] = {
-        name: _path_for(place, home) if place is not None else None for name, place in places.items()
+    known = source in catalog.entries()
+    presets = [preset] if preset is not None else []
+    presets += [source] if known and source in preset_names() else []
+    presets = presets or ["small"]
+    tree: dict[str, Any] = {
+        "preset": presets,
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).lstrip("._-") or "run",
+        "data": {"source": source, **{name: _path_for(path, home) for name, path in places.items() if path}},
     }
-    presets = _presets_for(source, preset)
-    tree: dict[str, Any] = {"preset": presets, "name": _run_name(home), "data": {"source": source, **data}}
-    resolve_config(tree)  # refuses a preset, before anything is decoded
-    collection = load_collection(
-        source, root=root, images=images, masks=masks, groups=groups, progress=progress
-    )
+    resolve_config(tree)  # refuses an unknown preset before anything is read
+    collection = load_collection(source, **places, progress=progress)
     if GIVEN in collection.splits:
         tree["data"]["split"] = {"method": GIVEN}
-    prompt_of = None if source in catalog.entries() else _named_like(collection)
-    if prompt_of is not None:
-        tree["generator"] = {"prompt": _prompt(prompt_of)}
+    alike = None if known else catalog.recognise_names(sample.image.stem for sample in collection.samples)
+    if alike in preset_names():
+        prompt = resolve_config({"preset": alike, "data": {"root": "."}}).generator.prompt
+        tree["generator"] = {"prompt": prompt.model_dump()}
     config = resolve_config(tree)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(file, commented_yaml(config, *presets))
     findings = [f"source: {source}", *_findings(collection, config)]
-    if prompt_of is not None:
-        findings.append(f"images are named like those of {prompt_of}, so its prompt is used")
-    findings.append(f"prompt: {config.generator.prompt.text}")
-    return Starter(file, tuple(findings))
+    if "generator" in tree:
+        findings.append(f"images are named like those of {alike}, so its prompt is used")
+    return file, [*findings, f"prompt: {config.generator.prompt.text}"]
 
 
 def find_source(root: Path, progress: Progress = SILENT) -> str:
-    """What kind of data set lies somewhere, by its layout and names.
-
-    Args:
-        root: a folder, a list (CSV, TSV or JSONL) or an archive, which is unpacked to be looked at.
-        progress: where unpacking reports to.
+    """What kind of data set a folder, a list (CSV, TSV or JSONL) or an archive holds, by layout and names.
 
     Raises:
         DataError: nothing is recognised.
@@ -168,38 +143,9 @@ def find_source(root: Path, progress: Progress = SILENT) -> str:
         if any((place / name).exists() for name in files):
             return source
     raise DataError(
-        f"{root}: no layout that is known. Expected {', '.join(_TELLING_FILES)}, or a data set of `mcpmix "
+        f"{root}: the layout is not known. Expected {', '.join(_TELLING_FILES)}, or a data set of `mcpmix "
         "data list`: see docs/data.md, or name the layout with --source."
     )
-
-
-def _folder_places(
-    root: Path, images: Path | None, masks: Path | None, groups: Path | None
-) -> tuple[Path, Path, Path | None, None]:
-    """A folder with `images/` and `masks/`, as its parts; what was named stays."""
-    place = folder_of(root)
-    table = place / GROUPS
-    return (
-        images or place / "images",
-        masks or place / "masks",
-        groups or (table if table.is_file() else None),
-        None,
-    )
-
-
-def _presets_for(source: str, preset: str | None) -> list[str]:
-    """The one that was asked for, and over it that of a known data set."""
-    known = [source] if source in catalog.entries() and source in preset_names() else []
-    return [*([preset] if preset is not None else []), *known] or ["small"]
-
-
-def _named_like(collection: Collection) -> str | None:
-    name = catalog.recognise_names(sample.image.stem for sample in collection.samples)
-    return name if name in preset_names() else None
-
-
-def _prompt(preset: str) -> dict[str, Any]:
-    return resolve_config({"preset": preset, "data": {"root": "."}}).generator.prompt.model_dump()
 
 
 def commented_yaml(config: Config, *presets: str) -> str:
@@ -207,7 +153,7 @@ def commented_yaml(config: Config, *presets: str) -> str:
 
     Args:
         config: the values.
-        presets: names; what the text leaves out comes from there, of several from the last that has it.
+        presets: where all other settings come from; of several, from the last that has them.
     """
     start = presets[0] if len(presets) == 1 else f"[{', '.join(presets)}]"
     lines = [
@@ -215,55 +161,44 @@ def commented_yaml(config: Config, *presets: str) -> str:
         "# all of them to config.yaml in the folder of the run. Paths are relative to this file.",
         "",
         f"preset: {start}",
-        *_commented(config, _MAIN_FIELDS, ""),
+        *_commented(config),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _commented(section: BaseModel, wanted: dict[str, Any], indent: str) -> Iterator[str]:
-    for name, inner in wanted.items():
+def _commented(section: BaseModel, path: str = "", indent: str = "") -> Iterator[str]:
+    for name, info in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, BaseModel):
-            if not indent:
-                yield from ("", f"# {_first_line(type(value))}")
-            yield f"{indent}{name}:"
-            yield from _commented(value, inner, indent + "  ")
-            continue
-        description = type(section).model_fields[name].description
-        for line in (description or "").splitlines():
-            yield f"{indent}# {line.strip()}"
-        plain = section.model_dump(mode="json", include={name})
-        flow = None if isinstance(value, tuple) else False
-        yield (
-            indent + yaml.safe_dump(plain, default_flow_style=flow, allow_unicode=True, width=10**6).rstrip()
-        )
-
-
-def _first_line(section: type[BaseModel]) -> str:
-    return (section.__doc__ or "").strip().splitlines()[0]
+            inner = list(_commented(value, f"{path}{name}.", f"{indent}  "))
+            if inner and not indent:
+                yield from ("", f"# {(type(value).__doc__ or '').splitlines()[0]}")
+            yield from [f"{indent}{name}:", *inner] if inner else []
+        elif name in _MAIN_SETTINGS.get(path, ()):
+            yield from (f"{indent}# {line.strip()}" for line in (info.description or "").splitlines())
+            plain = section.model_dump(mode="json", include={name})
+            flow = None if isinstance(value, tuple) else False
+            text = yaml.safe_dump(plain, default_flow_style=flow, allow_unicode=True, width=10**6)
+            yield indent + text.rstrip()
 
 
 def _path_for(path: Path, home: Path) -> str:
     """A path as it goes into a configuration in `home`: relative while that is easy to read."""
     absolute = os.path.abspath(path.expanduser())  # noqa: PTH100 (links stay what the user named)
     try:
-        relative = os.path.relpath(absolute, home)
+        relative = Path(os.path.relpath(absolute, home))
     except ValueError:  # another drive
         return absolute
-    steps_up = Path(relative).parts.count("..")
-    return Path(relative).as_posix() if steps_up <= _MOST_STEPS_UP else absolute
-
-
-def _run_name(home: Path) -> str:
-    """The folder's name, as far as it may be the name of a run."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).lstrip("._-") or "run"
+    return relative.as_posix() if relative.parts.count("..") <= _MOST_STEPS_UP else absolute
 
 
 def _findings(collection: Collection, config: Config) -> Iterator[str]:
     samples = collection.samples
     if config.data.source == FOLDER:
         yield f"{len(samples)} images with masks, {_sizes(samples)}"
-        yield f"masks are named {_suffixes(samples)}"
+        endings = Counter(sample.mask.stem[len(sample.id) :].lower() for sample in samples)
+        names = [f"IMAGE{ending}" if ending else "like their images" for ending, _ in endings.most_common()]
+        yield f"masks are named {' or '.join(names)}"
     else:
         yield f"{len(samples)} images with masks; `mcpmix check` looks into them"
     if collection.grouped:
@@ -275,20 +210,16 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         leaks = f"; it leaks: {collection.leaks[name]}" if name in collection.leaks else ""
         chosen = ", used" if name == config.data.split.method else ""
         yield f"comes with the split {name}{chosen}{leaks}"
-    absent = False
-    named = {
+    weights = {
         "pipeline": config.generator.base,
         "control": config.finetune.start,
         "depth": config.depth.model,
     }
-    for part, source in named.items():
-        if source is None:
-            continue
-        here = is_present(source, part)
-        absent |= not here
-        place = "on this machine" if here else "not on this machine"
-        yield f"{part} weights: {source}, {place}; licence: {licence_of(source)}"
-    if absent:
+    here = {part: is_present(source, part) for part, source in weights.items() if source is not None}
+    for part, present in here.items():
+        place = "on this machine" if present else "not on this machine"
+        yield f"{part} weights: {weights[part]}, {place}; licence: {licence_of(str(weights[part]))}"
+    if not all(here.values()):
         yield "`mcpmix check` says how to get them; --preset tiny needs none of them, and no GPU"
 
 
@@ -303,36 +234,30 @@ def _sizes(samples: Sequence[Sample]) -> str:
     return text if len(sizes) == 1 else f"mostly {text} and {len(sizes) - 1} other sizes"
 
 
-def _suffixes(samples: Sequence[Sample]) -> str:
-    """By which rule masks belong to images."""
-    endings = Counter(sample.mask.stem[len(sample.id) :].lower() for sample in samples)
-    names = [f"IMAGE{ending}" if ending else "like their images" for ending, _ in endings.most_common()]
-    return " or ".join(names)
-
-
 # --- phantom -----------------------------------------------------------------------------------------------
 
 
 def write_phantom_folder(
     out: Path, *, patients: int, frames: int, seed: int, size: int, progress: Progress = SILENT
-) -> list[Sample]:
+) -> None:
     """Draw a labelled phantom set: `images/`, `masks/` and `groups.csv`; a killed call can be repeated.
 
     Args:
-        out: where to write.
-        patients: number of patients.
-        frames: frames of each patient.
+        frames: of each patient.
         seed: another one gives other patients.
         size: side of a frame in pixels.
-        progress: where to report.
 
     Raises:
-        StorageError: the folder holds another phantom set, or the disk is full.
+        StorageError: the folder holds something else, or the disk is full.
         DataError: the size is out of range.
     """
     settings = {"patients": patients, "frames": frames, "seed": seed, "size": size}
+    marker = out / "phantom.json"
+    if not marker.exists():
+        write_json(new_folder(out) / marker.name, settings)
+    elif json.loads(marker.read_text(encoding="utf-8")) != settings:  # frames that are there are kept
+        raise StorageError(f"{out} holds another phantom set ({marker.name}). Choose another folder.")
     with storage_errors(out):
-        _claim_phantom(out, settings)
         samples, _ = write_phantom_set(
             out,
             train_patients=patients,
@@ -344,26 +269,14 @@ def write_phantom_folder(
             size=size,
             progress=progress,
         )
-        with (out / "groups.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "group"])
-            writer.writerows([sample.id, sample.group] for sample in samples)
-    return samples
+        with (out / GROUPS).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("id", "group"), *((item.id, item.group) for item in samples)])
 
 
 def write_phantom_sheet(
     file: Path, *, patients: int, frames: int, seed: int, size: int, progress: Progress = SILENT
 ) -> None:
-    """Draw phantom frames with the outlines of their lesions into one PNG, a row per patient.
-
-    Args:
-        file: where to write.
-        patients: number of rows.
-        frames: number of columns.
-        seed: as in `write_phantom_folder`, which draws the same frames.
-        size: side of a frame in pixels.
-        progress: where to report.
-    """
+    """Draw the frames of `write_phantom_folder` with outlines of their lesions into one PNG, a row each."""
     world = world_seed(seed)
     drawn = []
     with progress.track("Rendering phantom frames", patients * frames) as advance:
@@ -376,14 +289,3 @@ def write_phantom_sheet(
     with storage_errors(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(sheet).save(file, format="PNG")
-
-
-def _claim_phantom(out: Path, settings: dict[str, int]) -> None:
-    """Frames that are there are kept, so they must be of the same set."""
-    marker = out / _PHANTOM_SETTINGS
-    if not marker.exists() and out.is_dir() and any(out.iterdir()):
-        raise StorageError(f"{out} is not empty. Choose another folder.")
-    if marker.exists() and yaml.safe_load(marker.read_text(encoding="utf-8")) != settings:
-        raise StorageError(f"{out} holds another phantom set ({marker.name}). Choose another folder.")
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(marker, settings)

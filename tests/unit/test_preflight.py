@@ -60,6 +60,11 @@ def test_incomplete_weights_are_named(tmp_path):
     assert "is not a complete depth: config.json missing" in str(caught.value)
 
 
+def test_an_encoder_that_reads_numbers_while_it_is_built(tmp_path):
+    settings = ("segmenter.name=unet", "segmenter.variant=mit_b0", "segmenter.weights=null")
+    assert "5.5 million parameters" in check(phantom_config(tmp_path, *settings)).facts["segmenter"]
+
+
 def test_segmenter_weights_must_be_here(tmp_path):
     with pytest.raises(ModelError, match=r"segmenter\.weights: No weights for .nobody/nothing"):
         require_settings(phantom_config(tmp_path, "segmenter.weights=nobody/nothing"))
@@ -134,4 +139,4 @@ def test_a_start_that_does_not_fit_is_told_before_anything_runs(tmp_path, random
     foreign = f"finetune.start={random_models / 'pipeline' / 'unet'}"
     (problem,) = check(phantom_config(tmp_path, *paired, foreign)).problems
     assert "finetune.start: " in str(problem)
-    assert "no ControlNet but a network of class UNet2DConditionModel" in str(problem)
+    assert "a network of class UNet2DConditionModel" in str(problem)

@@ -13,7 +13,7 @@ def list_models() -> None:
     from mcpmix.cli.screen import show_table
     from mcpmix.networks.known_weights import list_weights
 
-    rows = [[item.name, item.size, "yes" if item.present else "no", item.licence] for item in list_weights()]
+    rows = [(name, size, "yes" if here else "no", licence) for name, size, here, licence in list_weights()]
     show_table(["weights", "size", "here", "licence"], rows, left=(0, 3))
 
 

@@ -60,7 +60,7 @@ def init(
     from mcpmix.init import write_starter_config
 
     with shown_progress() as progress:
-        starter = write_starter_config(
+        file, findings = write_starter_config(
             folder,
             images,
             masks,
@@ -71,10 +71,10 @@ def init(
             force=force,
             progress=progress,
         )
-    for line in starter.findings:
+    for line in findings:
         typer.echo(line)
-    typer.echo(f"written: {starter.file}")
-    typer.echo(f"next: mcpmix check {starter.file}")
+    typer.echo(f"written: {file}")
+    typer.echo(f"next: mcpmix check {file}")
 
 
 def check(

@@ -299,7 +299,7 @@ def test_init_for_other_sources_uses_the_split_that_comes_with_them(mcpmix, phan
 def test_init_needs_to_know_where_the_data_is(mcpmix, tmp_path):
     assert "give --images and --masks" in mcpmix("init", tmp_path).err.replace("\n", " ")
     (tmp_path / "nothing").mkdir()
-    assert "no layout that is known" in mcpmix("init", tmp_path / "s", "--root", tmp_path / "nothing").err
+    assert "layout is not known" in mcpmix("init", tmp_path / "s", "--root", tmp_path / "nothing").err
     assert "needs --root" in mcpmix("init", tmp_path, "--source", "piccolo").err.replace("\n", " ")
     assert "no source 'picolo'" in mcpmix("init", tmp_path, "--source", "picolo", "--root", tmp_path).err
 
