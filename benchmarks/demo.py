@@ -27,10 +27,7 @@ RESULT = ROOT / "benchmarks" / "results" / "demo.json"
 
 
 def gates(run: Path) -> list[dict[str, float]]:
-    """s, rho and D of each RLA training, as means over the first and the last tenth of its epochs.
-
-    The log has D of one batch in each epoch, which alone says little.
-    """
+    """s, rho and D of each RLA training, as means over the first and the last tenth of its epochs."""
     rows = []
     for log in sorted(run.glob("segmenter/mcpmix-rla/seed-*/log.jsonl")):
         epochs = JsonLines(log).rows()
@@ -38,7 +35,7 @@ def gates(run: Path) -> list[dict[str, float]]:
         parts = {"first": epochs[:tenth], "last": epochs[-tenth:]}
         rows.append(
             {
-                f"{name}_{when}": fmean(epoch[name] for epoch in part)
+                f"{name}_{when}": fmean(epoch[name] for epoch in part if name in epoch)
                 for name in ("s", "rho", "discrepancy")
                 for when, part in parts.items()
             }

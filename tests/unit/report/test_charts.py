@@ -159,7 +159,7 @@ def log(s):
 def test_gates_tell_where_they_began_and_ended():
     logs = {("mcpmix-rla", 0): log([0.35, 0.2, 0.1]), ("mcpmix-rla", 1): log([0.35, 0.3, 0.2])}
     section = gate_section(RLA, logs, None)
-    assert "after the last epoch: share s from 0.35 to 0.15." in section.text
+    assert "in the last epoch: share s from 0.35 to 0.15." in section.text
     assert [chart.caption for chart in section.charts] == [
         "Share s of the synthetic image; dashed: its prior."
     ]
