@@ -126,11 +126,7 @@ class AugMix(AppearanceMix):
 
 
 def jensen_shannon(logits: Sequence[Tensor]) -> Tensor:
-    """Jensen-Shannon divergence of binary predictions, in nats, averaged over pixels; 0-d, in [0, log 2].
-
-    Args:
-        logits: Two or more tensors of one shape.
-    """
+    """Jensen-Shannon divergence of binary predictions, in nats, averaged over pixels; 0-d, in [0, log 2]."""
     values = torch.stack([part.float() for part in logits])
     chances = values.sigmoid()
     centre = chances.mean(0).clamp(_TINY, 1 - _TINY)

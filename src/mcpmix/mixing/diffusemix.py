@@ -68,11 +68,6 @@ class DiffuseMix(FixedStrategy):
 
 
 def half_share(length: int, ramp: float) -> Tensor:
-    """0 on the first half of an axis, 1 on the second, with a linear ramp at the middle, (length,).
-
-    Args:
-        length: In pixels.
-        ramp: Width of the ramp as a share of the length.
-    """
+    """0 on the first half of an axis, 1 on the second, (length,); a ramp of this share of it joins them."""
     centres = (torch.arange(length) + 0.5) / length - 0.5
     return (centres > 0).float() if ramp == 0 else (centres / ramp + 0.5).clamp(0, 1)

@@ -150,12 +150,7 @@ class HSMix(FixedStrategy):
 
 
 def superpixels(pixels: np.ndarray, segments: int, compactness: float) -> np.ndarray:
-    """SLIC superpixels of one image.
-
-    Args:
-        pixels: (H, W, 3) float in [0, 1].
-        segments: About how many.
-        compactness: Weight of nearness against likeness of colours.
+    """About so many SLIC superpixels of one image, (H, W, 3) float in [0, 1].
 
     Returns:
         Labels 0, 1, ... without gaps, (H, W), int.
@@ -169,10 +164,7 @@ def superpixels(pixels: np.ndarray, segments: int, compactness: float) -> np.nda
 
 
 def centre_surround(pixels: Tensor) -> Tensor:
-    """How much each pixel differs from its surroundings, over several scales.
-
-    Args:
-        pixels: (B, 3, H, W) in [0, 1].
+    """How much pixels of images (B, 3, H, W) in [0, 1] differ from their surroundings, over several scales.
 
     Returns:
         (B, 1, H, W), 0 or more: mean absolute difference of grey between the pixel and the windows around it.
@@ -202,15 +194,12 @@ def per_region(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def stretched_over_regions(ratio: Tensor, regions: Tensor, *, average: bool) -> Tensor:
-    """A map summed or averaged over regions, and stretched to [0, 1] over the regions of each sample.
+    """A map (B, 1, H, W), summed or averaged over regions and stretched to [0, 1] within each sample.
 
     Args:
-        ratio: (B, 1, H, W).
-        regions: Labels, (B, 1, H, W), int64.
+        ratio: The map.
+        regions: Labels, (B, 1, H, W), int64; the result is constant in each region.
         average: Whether to average rather than to sum.
-
-    Returns:
-        Like `ratio`, constant in each region.
     """
     flat, size = regions.flatten(1), ratio[0].numel()
     empty = torch.zeros(len(flat), int(regions.max()) + 1, dtype=torch.float64, device=ratio.device)

@@ -80,10 +80,6 @@ def median_bandwidth(x: Tensor, y: Tensor) -> Tensor:
 
     The lower of the two middle values for an even number of pairs. If more than half of the pairs coincide
     the root mean square distance is taken, and 1 if all vectors are equal, so it is always above 0.
-
-    Args:
-        x: Features, (n, F).
-        y: Features, (m, F).
     """
     _check_shapes(x, y)
     with torch.autocast(x.device.type, enabled=False), torch.no_grad():

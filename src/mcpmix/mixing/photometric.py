@@ -108,14 +108,7 @@ ALL: dict[str, Operation] = STANDARD | {
 def random_operation(
     image: Tensor, operations: dict[str, Operation], severity: float, draws: np.random.Generator
 ) -> Tensor:
-    """Apply one operation, each as likely, at a level from U(0.1, severity) and with a random sign.
-
-    Args:
-        image: (3, H, W), in [0, 1].
-        operations: `STANDARD` or `ALL`.
-        severity: Largest level, in [0.1, 10].
-        draws: The source of all randomness.
-    """
+    """Apply one operation, each as likely, at a level from U(0.1, severity) and with a random sign."""
     names = list(operations)
     operation = operations[names[int(draws.integers(len(names)))]]
     level, sign = draws.uniform(SMALLEST_LEVEL, severity), 2.0 * draws.integers(2) - 1.0

@@ -25,13 +25,7 @@ Painter = Callable[[np.random.Generator, int, int], np.ndarray]
 
 @lru_cache(maxsize=2048)
 def mixing_picture(seed: int, index: int, height: int, width: int) -> Tensor:
-    """A picture of PixMix's mixing set.
-
-    Args:
-        seed: Names a set of pictures.
-        index: Number of the picture in its set, from 0.
-        height: Rows in pixels, 1 or more.
-        width: Columns in pixels, 1 or more.
+    """The picture of this index, from 0, in the mixing set of PixMix that the seed names.
 
     Returns:
         (3, height, width), uint8, on the CPU. Shared between callers: not to be changed.
@@ -44,7 +38,7 @@ def mixing_picture(seed: int, index: int, height: int, width: int) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def fractal_picture(seed: int, index: int, height: int, width: int) -> Tensor:
-    """A fractal of DiffuseMix, arguments as of `mixing_picture`.
+    """The fractal of this index, from 0, in the set of DiffuseMix that the seed names.
 
     Returns:
         (3, height, width), uint8: black ground, brighter in one colour where points are denser. Shared

@@ -113,9 +113,8 @@ class PuzzleMix(FixedStrategy):
         filling = (0, -width % side, 0, -height % side)
         images, masks = (F.pad(values, filling, mode="replicate") for values in (batch.images, batch.masks))
         saliency = self._saliency(batch, side)
-        shown = 1.0 - optimal_labels(self.energy(to_pixels(images), saliency, lam, partners)) / (
-            self.n_labels - 1
-        )
+        labels = optimal_labels(self.energy(to_pixels(images), saliency, lam, partners))
+        shown = 1.0 - labels / (self.n_labels - 1)
         own_plan, partner_plan = None, None
         if self.transport is not False:
             own_plan = transport_plan(shown > 0, saliency, self.transport)

@@ -66,9 +66,7 @@ def strategy_needs_pairs(name: str) -> bool:
 def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
     """What is wrong with the settings that a file has for a strategy; one text each, its name first.
 
-    Args:
-        name: Of the strategy.
-        settings: Values as YAML has them: lists stand for tuples.
+    Values are as YAML has them: lists stand for tuples.
     """
     if name not in STRATEGIES:
         return [f"{name}: there is no such strategy; {did_you_mean(name, STRATEGIES)}"]

@@ -1,8 +1,6 @@
-"""Schedules over epochs. Epochs beyond the last count as the last, so that nothing rises again in a tail."""
+"""Schedules over epochs t = 0 ... T. Later epochs count as T, so that nothing rises again in a tail."""
 
 import math
-
-from mcpmix.core.errors import ConfigError
 
 _STEPS = 8  # the paper's 50 of 400 epochs
 _HELD = 2  # the paper's first 100 epochs
@@ -10,7 +8,6 @@ _HELD = 2  # the paper's first 100 epochs
 
 def cosine_decay(epoch: int, epochs: int) -> float:
     """`(1 + cos(pi t / T)) / 2`: 1 at epoch `t = 0`, 1/2 at `T / 2`, exactly 0 from `T` on."""
-    _check(epoch, epochs)
     return (1.0 + math.cos(math.pi * min(epoch, epochs) / epochs)) / 2.0
 
 
@@ -25,14 +22,6 @@ def stepwise_share(epoch: int, epochs: int) -> float:
     For `T = 400`: 1 up to epoch 149, then reduced at 150, 200, ..., 400, where it is 0. The paper does not
     say by how much; six equal reductions reach 0 at 400 without a jump. The steps scale with `T`.
     """
-    _check(epoch, epochs)
     # Whole-number arithmetic: rounding must not miss an epoch that is a step.
     reductions = (_STEPS * min(epoch, epochs) - _HELD * epochs) // epochs
     return 1.0 - max(reductions, 0) / (_STEPS - _HELD)
-
-
-def _check(epoch: int, epochs: int) -> None:
-    if epochs < 1 or epoch < 0:
-        raise ConfigError(
-            f"A schedule needs epochs >= 1 and an epoch >= 0, got epoch {epoch} of {epochs} epochs."
-        )

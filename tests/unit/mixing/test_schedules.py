@@ -3,7 +3,6 @@ import math
 
 import pytest
 
-from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.schedules import cosine_decay, cosine_share, stepwise_share
 
 
@@ -39,10 +38,3 @@ def test_stepwise_share_scales_with_the_run(epochs):
         position = min(t / epochs, 1.0)  # in runs; steps at 3/8, 4/8, ... 8/8
         passed = sum(8 * t >= k * epochs for k in range(3, 9)) if position < 1 else 6
         assert stepwise_share(t, epochs) == pytest.approx(1 - passed / 6)
-
-
-@pytest.mark.parametrize("schedule", [cosine_decay, cosine_share, stepwise_share])
-@pytest.mark.parametrize(("epoch", "epochs"), [(-1, 10), (3, 0)])
-def test_impossible_epochs_are_refused(schedule, epoch, epochs):
-    with pytest.raises(ConfigError, match=f"epoch {epoch} of {epochs} epochs"):
-        schedule(epoch, epochs)
