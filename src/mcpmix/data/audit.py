@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from mcpmix.core.pixels import outline
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.likeness import (
     USUAL_SHARE,
-    Fingerprint,
     Match,
     Phi,
     feature_matches,
-    fingerprint,
     look_of,
     matches,
     square,
@@ -58,15 +58,13 @@ class Facts:
 
     Attributes:
         errors: why it cannot be used.
-        oddities: keys of `_ODDITIES`: what does no harm by itself.
+        oddities: keys of `_ODDITIES`.
         digest: `pixel_digest` of the image; empty if image or mask cannot be read, and so are all below.
         mask_digest: the same of the mask.
-        width: pixels.
-        height: pixels.
         levels: number of grey levels in the mask file.
         area: share of the image that is lesion, 0..1.
         centre: place of the lesion's centre, right and down, 0..1.
-        fingerprint: of the image.
+        look: `look_of` the image.
         thumbnail: (h, w, 3) uint8, the lesion outlined.
         features: (F,) float32, what a feature network says of the image; None if none was asked.
     """
@@ -81,7 +79,7 @@ class Facts:
     levels: int = 0
     area: float = 0.0
     centre: tuple[float, float] = (0.5, 0.5)
-    fingerprint: Fingerprint | None = None
+    look: str = ""
     thumbnail: Bytes | None = None
     features: npt.NDArray[np.float32] | None = None
 
@@ -123,8 +121,15 @@ def inspect(sample: Sample) -> tuple[Facts, Bytes | None]:
         return Facts(sample, tuple(errors), tuple(oddities)), None
     image, mask, levels = pair
     oddities += [*file_oddities(sample.image), *file_oddities(sample.mask, mask=True)]
-    if _looks_written(image):
-        oddities.append("text")
+    area = float(mask.mean())
+    seen = {
+        "text": _looks_written(image),
+        "empty": area == 0,
+        "full": area == 1,
+        "extreme": 0 < area < _TINY or _HUGE < area < 1,
+        "levels": levels > 2,
+    }
+    oddities += [kind for kind, there in seen.items() if there]
     facts = Facts(
         sample,
         tuple(errors),
@@ -134,9 +139,9 @@ def inspect(sample: Sample) -> tuple[Facts, Bytes | None]:
         width=image.shape[1],
         height=image.shape[0],
         levels=levels,
-        area=float(mask.mean()),
+        area=area,
         centre=_centre(mask),
-        fingerprint=fingerprint(look_of(image)),
+        look=look_of(image),
         thumbnail=_thumbnail(image, mask),
     )
     return facts, image
@@ -252,28 +257,20 @@ _ODDITIES = {
         "a corner seems to hold writing, which may name a patient and which networks learn",
         "look at the pictures; crop or blacken the writing",
     ),
-}
-_MASKS: tuple[tuple[Severity, str, str, Callable[[Facts], bool]], ...] = (
-    (Severity.WARNING, "masks are empty", "keep them if there is no lesion", lambda item: item.area == 0),
-    (
-        Severity.WARNING,
-        "masks cover the whole image",
-        "check how they were exported",
-        lambda item: item.area == 1,
-    ),
-    (
+    "empty": (Severity.WARNING, "masks are empty", "keep them if there is no lesion"),
+    "full": (Severity.WARNING, "masks cover the whole image", "check how they were exported"),
+    "extreme": (
         Severity.WARNING,
         "lesions cover less than 0.05 % or more than 90 % of the image",
         "look at the pictures: these are often marks of another kind",
-        lambda item: 0 < item.area < _TINY or _HUGE < item.area < 1,
     ),
-    (
+    "levels": (
         Severity.NOTE,
         "masks hold more than two levels; 128 or more is lesion",
         "nothing, unless the lesion is drawn darker than that",
-        lambda item: item.levels > 2,
     ),
-)
+}
+_OF_MASKS = ("empty", "full", "extreme", "levels")
 
 
 @dataclass(frozen=True)
@@ -304,10 +301,8 @@ class Audit:
         """Pairs (test or validation id, training id, how alike) that show nearly or exactly the same."""
         seen = [item for item in self.readable if self._part(item) == "train"]
         held = [item for item in self.readable if self._part(item) in ("validation", "test")]
-        prints = [[item.fingerprint for item in side if item.fingerprint] for side in (held, seen)]
-        return tuple(
-            (held[match.first].sample.id, seen[match.second].sample.id, match) for match in matches(*prints)
-        )
+        found = matches([item.look for item in held], [item.look for item in seen])
+        return tuple((held[match.first].sample.id, seen[match.second].sample.id, match) for match in found)
 
     @cached_property
     def alike(self) -> tuple[tuple[str, str, Match], ...]:
@@ -439,17 +434,15 @@ def _single_findings(facts: Sequence[Facts]) -> Iterator[Finding]:
             tuple(item.sample.id for item in broken),
         )
     for kind, (severity, title, remedy) in _ODDITIES.items():
-        having = {item.sample.id: item.sample.image for item in facts if kind in item.oddities}
+        having = [item for item in facts if kind in item.oddities]
         if having:
-            items = tuple(f"{name} ({path})" for name, path in having.items())
-            yield Finding(severity, title, remedy, items, tuple(having))
-    for severity, title, remedy, applies in _MASKS:
-        odd = {item.sample.id: item for item in facts if item.digest and applies(item)}
-        if odd:
             items = tuple(
-                f"{name}: {item.area:.2%} lesion, {item.levels} levels" for name, item in odd.items()
+                f"{item.sample.id}: {item.area:.2%} lesion, {item.levels} levels"
+                if kind in _OF_MASKS
+                else f"{item.sample.id} ({item.sample.image})"
+                for item in having
             )
-            yield Finding(severity, title, remedy, items, tuple(odd))
+            yield Finding(severity, title, remedy, items, tuple(item.sample.id for item in having))
 
 
 def clusters(facts: Sequence[Facts]) -> dict[str, str]:
@@ -462,23 +455,15 @@ def clusters(facts: Sequence[Facts]) -> dict[str, str]:
     Returns:
         By id, the name of the group: the first id in it.
     """
-    parent = {item.sample.id: item.sample.id for item in facts}
-
-    def root(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    def join(one: str, other: str) -> None:
-        first, second = sorted((root(one), root(other)))
-        parent[second] = first
-
-    known: dict[str, str] = {}
-    for item in facts:
-        join(known.setdefault(item.sample.group, item.sample.id), item.sample.id)
-    readable = {item.sample.id: item.fingerprint for item in facts if item.fingerprint}
-    names, prints = list(readable), list(readable.values())
-    for match in matches(prints, prints):
-        join(names[match.first], names[match.second])
-    return {name: root(name) for name in parent}
+    first_of: dict[str, int] = {}  # of each known group
+    edges = [(first_of.setdefault(item.sample.group, place), place) for place, item in enumerate(facts)]
+    readable = [place for place, item in enumerate(facts) if item.look]
+    looks = [facts[place].look for place in readable]
+    edges += [(readable[match.first], readable[match.second]) for match in matches(looks, looks)]
+    graph = coo_array((np.ones(len(edges)), np.array(edges).reshape(-1, 2).T), (len(facts), len(facts)))
+    _, cluster_of = connected_components(graph, directed=False)
+    name_of: dict[int, str] = {}
+    return {
+        item.sample.id: name_of.setdefault(cluster, item.sample.id)
+        for item, cluster in zip(facts, cluster_of.tolist(), strict=True)
+    }

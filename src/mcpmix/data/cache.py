@@ -56,7 +56,9 @@ class Arrays:
         return _mapped, (self.ids, self.place)
 
     def take(self, ids: Sequence[str]) -> "Arrays":
-        """The rows of some ids, in memory."""
+        """The rows of some ids, in memory; for all of them, these arrays."""
+        if self.ids == tuple(ids):
+            return self
         row_of = {name: row for row, name in enumerate(self.ids)}
         rows = [row_of[name] for name in ids]
         return Arrays(tuple(ids), self.images[rows], self.masks[rows])

@@ -24,7 +24,7 @@ class Record(Sample):
         mask_sha256: `pixel_digest` of the mask as `read_mask` gives it.
         width: pixels, upright.
         height: pixels, upright.
-        look: `look_of` the image, from which its fingerprint comes back.
+        look: `look_of` the image, to find near-duplicates of it.
     """
 
     split: str

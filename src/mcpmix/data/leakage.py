@@ -1,8 +1,7 @@
 """Which images a network has seen, and which test images are among them or show nearly the same.
 
-A list of images travels in the folder of every network as `images.json`: name, digest of the pixels, and a
-look from which the fingerprint of the audit comes back exactly. So the question can be asked years later,
-without the images.
+A list of images travels in the folder of every network as `images.json`: name, digest of the pixels, and the
+look by which the audit compares images. So the question can be asked years later, without the images.
 """
 
 import json
@@ -14,7 +13,7 @@ from pathlib import Path
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.stage_folder import write_json
 from mcpmix.data.index import Record
-from mcpmix.data.likeness import closest, fingerprint, matches
+from mcpmix.data.likeness import closest, matches
 
 SEEN = "images.json"
 
@@ -88,7 +87,7 @@ def copies(held: Sequence[SeenImage], seen: Sequence[SeenImage]) -> dict[str, st
     found = {image.id: f"= {names[image.sha256]}" for image in held if image.sha256 in names}
     asked = [image for image in held if image.id not in found and image.look]
     known = [image for image in seen if image.look]
-    near = matches([fingerprint(image.look) for image in asked], [fingerprint(image.look) for image in known])
+    near = matches([image.look for image in asked], [image.look for image in known])
     for place, match in closest(near).items():
         found[asked[place].id] = f"~ {known[match.second].id} ({match.how})"
     return found

@@ -62,21 +62,11 @@ def closest(found: Iterable[Match]) -> dict[int, Match]:
 # --- by pixels ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """Two looks at a picture.
-
-    Attributes:
-        signs: (256,) float32 of 0 and 1: whether brightness rises from one cell to the next on its right.
-        grey: (1024,) float32 grey levels, mean 0 and norm 1; all 0 for a picture of one grey.
-    """
-
-    signs: Floats
-    grey: Floats
-
-
 def look_of(image: Bytes) -> str:
-    """The two looks at an (H, W, 3) image as 1408 characters, from which its fingerprint comes back."""
+    """Two looks at an (H, W, 3) image, as 1408 characters.
+
+    256 signs, whether brightness rises from one cell to the next on its right, and 32 x 32 grey levels.
+    """
     levels = Image.fromarray(image).convert("L")
     cells = np.asarray(levels.resize((_SIGNS + 1, _SIGNS), Image.Resampling.BOX))
     grey = np.asarray(levels.resize((_SIDE, _SIDE), Image.Resampling.BOX))
@@ -84,35 +74,33 @@ def look_of(image: Bytes) -> str:
     return base64.b64encode(signs.tobytes() + grey.tobytes()).decode()
 
 
-def fingerprint(look: str) -> Fingerprint:
-    """The fingerprint of the image whose look this is."""
-    content = np.frombuffer(base64.b64decode(look), dtype=np.uint8)
-    packed = _SIGNS * _SIGNS // 8
-    grey = content[packed:].astype(np.float32)
-    grey = grey - grey.mean()
-    norm = float(np.linalg.norm(grey))
-    signs = np.unpackbits(content[:packed]).astype(np.float32)
-    return Fingerprint(signs, grey / norm if norm > 0 else grey)
-
-
-def matches(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> Iterator[Match]:
-    """All pairs of one picture from each list that show nearly the same, in the order of the lists."""
+def matches(first: Sequence[str], second: Sequence[str]) -> Iterator[Match]:
+    """All pairs of one look from each list that show nearly the same, in the order of the lists."""
     if not first or not second:
         return
-    signs = np.stack([item.signs for item in second])
-    greys = np.stack([item.grey for item in second])
+    signs, greys = _fingerprints(second)
     for start in range(0, len(first), _BLOCK):
-        block = first[start : start + _BLOCK]
-        mine = np.stack([item.signs for item in block])
+        mine, levels = _fingerprints(first[start : start + _BLOCK])
         # Signs that are 1 in one and 0 in the other, counted both ways.
         different = mine @ (1 - signs).T + (1 - mine) @ signs.T
-        alike = np.stack([item.grey for item in block]) @ greys.T
+        alike = levels @ greys.T
         for row, column in np.argwhere(
             (different <= _MOST_DIFFERENT) & (alike >= _LEAST_CORRELATION)
         ).tolist():
             correlation = float(alike[row, column])
             how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
             yield Match(start + row, column, 1 - correlation, how)
+
+
+def _fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
+    """(N, 256) signs, 0 or 1, and (N, 1024) grey levels, mean 0 and norm 1, or all 0 for one grey."""
+    content = np.stack([np.frombuffer(base64.b64decode(look), dtype=np.uint8) for look in looks])
+    packed = _SIGNS * _SIGNS // 8
+    greys = content[:, packed:].astype(np.float32)
+    greys = greys - greys.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(greys, axis=1, keepdims=True)
+    signs = np.unpackbits(content[:, :packed], axis=1).astype(np.float32)
+    return signs, greys / np.where(norms > 0, norms, 1)
 
 
 # --- by features -------------------------------------------------------------------------------------------

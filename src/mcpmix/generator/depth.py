@@ -62,11 +62,12 @@ def run(
         log = JsonLines(space.folder / MAPS)
         log.rewrite(row for row in log.rows() if _intact(space.folder / f"{row['id']}.png", row["sha256"]))
         reused = _take_over([record for part in parts for record in part], out, stage_key, log)
-        _compute(parts, config, cache_of(dataset.folder), log, runtime, progress)
+        _compute(index, parts, config, cache_of(dataset.folder), log, runtime, progress)
         return space.finish(maps=sum(map(len, parts)), reused=reused)
 
 
 def _compute(
+    index: DatasetIndex,
     parts: Sequence[Sequence[Record]],
     config: Config,
     cache: Path,
@@ -88,7 +89,8 @@ def _compute(
             network = network or DepthNetwork(
                 resolve(config.depth.model, "depth"), config.depth.near, runtime.device
             )
-            images = load_arrays(part, config.data.size, cache, progress).images
+            whole = load_arrays(index.part(part[0].split), config.data.size, cache, progress)
+            images = whole.take([record.id for record in part]).images
             for start in range(0, len(part), size):
                 batch = part[start : start + size]
                 missing = [place for place, record in enumerate(batch) if record.id not in done]

@@ -108,8 +108,8 @@ def test_a_run_decodes_each_file_of_a_folder_once_and_test_files_once_more(make_
     own = tmp_path / "own"
     write_phantom_set(own, **patients, **frames, seed=5, size=48)
     places = ("data.source=folder", f"data.images={own / 'images'}", f"data.masks={own / 'masks'}")
-    settings = ("train.arms=[mcpmix]", "finetune.validation.every=1", "runtime.jobs=1")
-    config = make_config(tmp_path, *places, *settings)
+    settings = ("train.arms=[mcpmix]", "finetune.validation.every=1", "finetune.validation.images=1")
+    config = make_config(tmp_path, *places, *settings, "runtime.jobs=1")
     index = DatasetIndex.read(run(config, until="evaluation").dataset)
     for part, times in (("train", 1), ("validation", 1), ("test", 2)):  # evaluation scores at their own size
         assert index.part(part)

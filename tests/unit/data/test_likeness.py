@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mcpmix.data.audit import Audit, Facts, clusters, inspect_all
-from mcpmix.data.likeness import closest, feature_matches, fingerprint, look_of, matches, square, whitened
+from mcpmix.data.likeness import closest, feature_matches, look_of, matches, square, whitened
 from mcpmix.data.sample import Sample
 
 RNG = np.random.default_rng(0)
@@ -21,28 +21,36 @@ def waves(seed, shift=0.0):
     return np.clip(np.stack([120 + waves] * 3, axis=2), 0, 255).astype(np.uint8)
 
 
+def two_looks(image):
+    """Signs and grey levels of a picture, worked out beside the package."""
+    grey = Image.fromarray(image).convert("L")
+    cells = np.asarray(grey.resize((17, 16), Image.Resampling.BOX)).astype(int)
+    return np.diff(cells, axis=1).ravel() > 0, np.asarray(grey.resize((32, 32), Image.Resampling.BOX)).ravel()
+
+
 def test_matches_agree_with_counting_one_by_one():
     pictures = [waves(seed, shift) for seed in range(4) for shift in (0, 1, 9)]
-    prints = [fingerprint(look_of(picture)) for picture in pictures]
+    looks = [look_of(picture) for picture in pictures]
+    assert {len(look) for look in looks} == {1408}
     expected = {
         (first, second)
-        for first, one in enumerate(prints)
-        for second, two in enumerate(prints)
-        if np.sum(one.signs != two.signs) <= 48 and np.corrcoef(one.grey, two.grey)[0, 1] >= 0.975
+        for first, (signs, grey) in enumerate(map(two_looks, pictures))
+        for second, (others, levels) in enumerate(map(two_looks, pictures))
+        if np.sum(signs != others) <= 48 and np.corrcoef(grey, levels)[0, 1] >= 0.975
     }
-    assert {(match.first, match.second) for match in matches(prints, prints)} == expected
+    assert {(match.first, match.second) for match in matches(looks, looks)} == expected
     assert {(number, number) for number in range(12)} < expected
-    assert list(matches([], prints)) == []
+    assert list(matches([], looks)) == []
 
 
 def test_pictures_of_one_colour_are_no_near_copies_of_anything():
-    flat = [fingerprint(look_of(np.full((20, 20, 3), level, np.uint8))) for level in (0, 128)]
+    flat = [look_of(np.full((20, 20, 3), level, np.uint8)) for level in (0, 128)]
     assert list(matches(flat, flat)) == []
 
 
 def test_of_several_matches_the_closest_counts():
-    prints = [fingerprint(look_of(waves(1, shift))) for shift in (0, 1, 2)]
-    best = closest(matches(prints[:1], prints[1:]))
+    looks = [look_of(waves(1, shift)) for shift in (0, 1, 2)]
+    best = closest(matches(looks[:1], looks[1:]))
     assert {first: match.second for first, match in best.items()} == {0: 0}
     assert "of 256 signs differ, correlation 0.9" in best[0].how
 
@@ -157,7 +165,7 @@ def test_phi_sees_squares():
 
 def facts(name, image=None, group=None):
     sample = Sample(name, name, name, group or name, "x")
-    return Facts(sample, fingerprint=None if image is None else fingerprint(look_of(image)))
+    return Facts(sample, look="" if image is None else look_of(image))
 
 
 def test_nearness_is_passed_on_and_strangers_stay_apart():
