@@ -10,9 +10,9 @@ import pytest
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from safetensors import safe_open
+from tools.pretrain.blueprints import build_tokenizer
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from mcpmix.networks.blueprints import build_tokenizer
 from mcpmix.networks.memory import SD15
 
 WIDTHS = [32, 32, 64, 64]

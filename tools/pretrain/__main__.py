@@ -1,4 +1,4 @@
-"""`python -m tools.pretrain`: makes the embedded weights anew, or a generator from own images."""
+"""`python -m tools.pretrain`: makes the embedded weights, or a generator from own images."""
 
 import sys
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def build(
 ) -> None:
     """Train networks like the embedded ones, on phantom frames or on own images.
 
-    A stopped build goes on where it was.
+    A stopped build resumes.
     """
     part_of = load_config(split_of, ()) if split_of is not None else None
     with shown_progress() as progress:

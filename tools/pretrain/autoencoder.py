@@ -1,59 +1,79 @@
-"""Trains the embedded autoencoder: L1 on pixels, on their differences and on their local means."""
+"""Trains an autoencoder: all of it on errors of pixels, then its decoder against a critic.
 
+Errors of pixels alone make the mean of all images that fit a latent: blurred mucosa without highlights. The
+critic learns to tell decoded images from real ones, and so brings back edges and highlights. It leaves the
+encoder as it is, so that latents and every denoiser trained on them stay valid.
+"""
+
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from tools.pretrain.corpus import Corpus
 from tools.pretrain.fitting import fit
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm
 
+from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.errors import ModelError
-from mcpmix.core.optimisers import one_cycle
+from mcpmix.core.optimisers import one_cycle, plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.networks.blueprints import build_autoencoder, trainable_copy
-from mcpmix.networks.diffusion import Autoencoder, raw_latents
+from mcpmix.networks.diffusion import Autoencoder, raw_latents, trainable_copy
+
+_SHARPENING_RATE = 5e-4
+_CRITIC_ALONE = 100  # first steps, in which the critic learns and is not listened to
+_ADVERSARIAL = 0.05
+_MATCHING = 0.2
+_FIRST_BATCH = 1_000_000  # of sharpening: batches other than those of the autoencoder
+
+
+def is_trainable(vae: Autoencoder) -> bool:
+    """Whether an autoencoder is of the kind that these losses are made for; an AutoencoderKL gets worse."""
+    return type(vae).__name__ == "AutoencoderTiny"
+
+
+def _refuse_others(vae: Autoencoder) -> None:
+    if not is_trainable(vae):
+        raise ModelError(
+            f"A {type(vae).__name__} is not trained here: without the losses it was made with it would get "
+            "worse. Keep it with --autoencoder-steps 0 --decoder-steps 0."
+        )
 
 
 def train_autoencoder(
-    corpus: Corpus,
+    images: np.ndarray,
+    start: Autoencoder,
     folder: Path,
     *,
     steps: int,
-    batch_size: int = 8,
     learning_rate: float = 1e-3,
-    start: Autoencoder | None = None,
+    batch_size: int = 8,
     progress: Progress = SILENT,
 ) -> Autoencoder:
-    """Train, measure the scale of the latents and save in diffusers' layout to `folder/vae`.
+    """Train a copy of `start`, measure the scale of its latents and save it with `save_autoencoder`.
 
     Args:
-        corpus: images.
+        images: N,S,S,3 uint8.
         folder: for the checkpoint and the result.
         steps: optimiser steps; 0 keeps `start` as it is.
-        batch_size: images per step.
-        learning_rate: the highest one of the schedule.
-        start: where to start from; None: from scratch.
-        progress: where to report.
+        learning_rate: the highest one.
 
     Raises:
         ModelError: `start` cannot be trained here.
     """
-    if start is not None and steps == 0:
-        return save_autoencoder(trainable_copy(start), folder)
-    if start is not None:
-        refuse_foreign(start)
-    torch.manual_seed(0)
-    model = build_autoencoder() if start is None else trainable_copy(start)
+    model = trainable_copy(start)
+    if steps == 0:
+        return save_autoencoder(model, folder)
+    _refuse_others(start)
     optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=1e-4)
 
     def loss(index: int) -> Tensor:
-        images = image_batch(corpus, index, batch_size)
+        batch = image_batch(images, index, batch_size)
         with torch.autocast("cpu", torch.bfloat16):
-            output = model.decode(raw_latents(model, images)).sample
-        return reconstruction_loss(output.float(), images)
+            output = model.decode(raw_latents(model, batch)).sample
+        return reconstruction_loss(output.float(), batch)
 
     fit(
         loss,
@@ -65,24 +85,12 @@ def train_autoencoder(
         title="autoencoder",
         progress=progress,
     )
-    # One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
     model.eval()
-    model.register_to_config(scaling_factor=1 / float(_sample_latents(model, corpus).std()))
+    with torch.no_grad():
+        latents = torch.cat([raw_latents(model, image_batch(images, -1 - i, 8)) for i in range(16)])
+    # One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
+    model.register_to_config(scaling_factor=1 / float(latents.std()))
     return save_autoencoder(model, folder)
-
-
-def is_trainable(vae: Autoencoder) -> bool:
-    """Whether an autoencoder is of the kind that is trained here."""
-    return type(vae) is type(build_autoencoder())
-
-
-def refuse_foreign(vae: Autoencoder) -> None:
-    """Raise a ModelError if an autoencoder is of a kind that is not trained here."""
-    if not is_trainable(vae):
-        raise ModelError(
-            f"A {type(vae).__name__} is not trained here: without the losses it was made with it would get "
-            "worse. Keep it with --autoencoder-steps 0 --decoder-steps 0."
-        )
 
 
 def save_autoencoder(model: Autoencoder, folder: Path) -> Autoencoder:
@@ -91,12 +99,12 @@ def save_autoencoder(model: Autoencoder, folder: Path) -> Autoencoder:
     return model.float()
 
 
-def image_batch(corpus: Corpus, index: int, batch_size: int) -> Tensor:
+def image_batch(images: np.ndarray, index: int, batch_size: int) -> Tensor:
     """Batch number `index` of random images, flipped at random: B,3,S,S in [-1, 1]."""
     rng = numpy_rng("image batch", index)
-    chosen = np.sort(rng.choice(len(corpus), batch_size, replace=len(corpus) < batch_size))
-    images = torch.from_numpy(corpus.images[chosen]).permute(0, 3, 1, 2).float() / 127.5 - 1
-    return images.flip(-1) if rng.random() < 0.5 else images
+    chosen = np.sort(rng.choice(len(images), batch_size, replace=len(images) < batch_size))
+    batch = torch.from_numpy(images[chosen]).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return batch.flip(-1) if rng.random() < 0.5 else batch
 
 
 def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
@@ -106,6 +114,103 @@ def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
     return error.abs().mean() + edges + F.avg_pool2d(error, 8).abs().mean()
 
 
-@torch.no_grad()
-def _sample_latents(model: Autoencoder, corpus: Corpus, batches: int = 16) -> Tensor:
-    return torch.cat([raw_latents(model, image_batch(corpus, -1 - i, 8)) for i in range(batches)])
+# --- the decoder against a critic --------------------------------------------------------------------------
+
+
+class PatchCritic(nn.Module):
+    """Scores overlapping patches of an image: high for real ones. Spectral norms keep it smooth."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        widths = (3, width, 2 * width, 4 * width)
+        self.layers = nn.ModuleList(
+            spectral_norm(nn.Conv2d(before, after, 4, 2, 1)) for before, after in pairwise(widths)
+        )
+        self.score = spectral_norm(nn.Conv2d(widths[-1], 1, 3, 1, 1))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """B,3,S,S in [-1, 1] to scores B,1,S/8,S/8 and the features of each layer."""
+        features = []
+        for layer in self.layers:
+            images = F.leaky_relu(layer(images), 0.2)
+            features.append(images)
+        return self.score(images), features
+
+
+def sharpen_decoder(
+    images: np.ndarray,
+    vae: Autoencoder,
+    folder: Path,
+    *,
+    steps: int,
+    batch_size: int = 8,
+    progress: Progress = SILENT,
+) -> None:
+    """Train the decoder of a trained autoencoder in place; its encoder is left alone.
+
+    Args:
+        images: N,S,S,3 uint8.
+        folder: for the checkpoint.
+
+    Raises:
+        ModelError: `vae` cannot be trained here.
+    """
+    _refuse_others(vae)
+    torch.manual_seed(0)
+    decoder, critic = vae.decoder, PatchCritic()
+    vae.requires_grad_(False)
+    decoder.requires_grad_(True)
+    optimiser = torch.optim.AdamW(decoder.parameters(), _SHARPENING_RATE, weight_decay=1e-4)
+    opponent = torch.optim.AdamW(critic.parameters(), _SHARPENING_RATE, betas=(0.5, 0.99))
+    rates = plateau(optimiser, steps, warmup_steps=50, decay_share=0.3)
+
+    def step(index: int) -> float:
+        real = image_batch(images, _FIRST_BATCH + index, batch_size)
+        latents = raw_latents(vae, real)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = vae.decode(latents).sample
+        output = output.float()
+        loss = error = reconstruction_loss(output, real)
+        if index >= _CRITIC_ALONE:
+            loss = error + _teaching(critic, output, real)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+        optimiser.step()
+        rates.step()
+        opponent.zero_grad(set_to_none=True)
+        critic_loss(critic, output.detach(), real).backward()
+        opponent.step()
+        return error.item()
+
+    run_steps(
+        step,
+        steps=steps,
+        state={
+            "decoder": decoder,
+            "critic": critic,
+            "optimiser": optimiser,
+            "opponent": opponent,
+            "rates": rates,
+        },
+        checkpoint=folder / "decoder.checkpoint",
+        save_every=100,
+        title="decoder",
+        progress=progress,
+    )
+
+
+def critic_loss(critic: PatchCritic, made: Tensor, real: Tensor) -> Tensor:
+    """Hinge loss: scores of real patches above 1, of made ones below -1."""
+    return F.relu(1 - critic(real)[0]).mean() + F.relu(1 + critic(made)[0]).mean()
+
+
+def _teaching(critic: PatchCritic, made: Tensor, real: Tensor) -> Tensor:
+    """What the decoder learns from the critic: to be scored high, with the features of the real image."""
+    critic.requires_grad_(False)
+    score, features = critic(made)
+    with torch.no_grad():
+        _, wanted = critic(real)
+    critic.requires_grad_(True)
+    distance = torch.stack([(a - b).abs().mean() for a, b in zip(features, wanted, strict=True)]).sum()
+    return _MATCHING * distance - _ADVERSARIAL * score.mean()

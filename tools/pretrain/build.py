@@ -1,25 +1,23 @@
-"""Makes the embedded weights anew, or a generator from own images.
-
-Layer 4, beside the pipeline.
-"""
+"""Makes the embedded weights, or a generator from own images: what is trained, on what, for how long."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.pretrain.corpus import Corpus, image_corpus, phantom_corpus
-from tools.pretrain.images import find_images, listed_images, read_captions
-from tools.pretrain.recipe import (
-    CORPUS_IMAGES,
-    PARTS,
-    PIXELS,
-    PROMPTS,
-    BuildPlan,
-    BuildSteps,
-    build,
-    continued_steps,
+import torch
+from tools.pretrain.autoencoder import is_trainable, save_autoencoder, sharpen_decoder, train_autoencoder
+from tools.pretrain.base import train_base
+from tools.pretrain.control import train_control
+from tools.pretrain.corpus import (
+    Corpus,
+    find_images,
+    image_corpus,
+    listed_images,
+    phantom_corpus,
+    read_captions,
 )
+from tools.pretrain.perception import train_depth, train_features, train_segmenter
 
 from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list
@@ -27,26 +25,43 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.leakage import read_seen, write_seen
-from mcpmix.networks.diffusion import DiffusionBase, load_base
+from mcpmix.networks.diffusion import Autoencoder, DiffusionBase, load_autoencoder, load_base
 from mcpmix.networks.weight_files import folder_digest, resolve
+from tools.pretrain import blueprints
 
+FRAMES = 12_000
+STEPS = {
+    "autoencoder": 4500,
+    "decoder": 800,
+    "depth": 800,
+    "features": 1000,
+    "segmenter": 2500,
+    "base": 12_000,
+    "control": 3000,
+}
+"""Optimiser steps that made the published weights."""
+
+# Words a user's prompt may have beside those of the phantom's captions: the tokenizer learns them whole.
+PROMPTS = [
+    f"A clinical {position} endoscopic image showing a {target} lesion, realistic texture and clear boundary."
+    for position, target in (
+        ("colon", "polyp"),
+        ("gastric", "tumour"),
+        ("nasal", "nasopharyngeal carcinoma"),
+        ("oesophageal", "neoplastic"),
+        ("dermoscopic skin", "melanoma"),
+    )
+]
+
+_PARTS = ("autoencoder", "depth", "features", "segmenter", "base", "control")  # one needs those before it
 _WITHOUT_LABELS = ("autoencoder", "base")  # what can be trained on images that have neither depth nor words
 _WITH_START = ("autoencoder", "base", "control")  # what needs or takes a pipeline
-_RESULTS = {part: part for part in PARTS} | {"autoencoder": "vae", "base": "pipeline"}
-_IDENTITY = "build.json"
+_RESULTS = {part: part for part in _PARTS} | {"autoencoder": "vae", "base": "pipeline"}
 
 
 @dataclass(frozen=True)
 class OwnImages:
-    """Unlabelled images to train on in place of the phantom.
-
-    Attributes:
-        folder: where they are, at any depth.
-        listing: text file that names those to use, one per line; None: all.
-        split_of: a configuration; only the training part of its data set is used, and nothing else is read.
-        caption: text of all images; by default the prompt of `split_of`, else one for colon and polyp.
-        captions: CSV or JSONL with a text for each image.
-    """
+    """Unlabelled images to train on in place of the phantom; `--help` explains each option."""
 
     folder: Path | None = None
     listing: Path | None = None
@@ -59,21 +74,27 @@ class OwnImages:
         """Whether any images are named."""
         return any(place is not None for place in (self.folder, self.listing, self.split_of))
 
+    def paths(self) -> list[Path]:
+        """The files; none for the phantom."""
+        if self.listing is not None:
+            return listed_images(self.listing, self.folder)
+        if self.folder is not None:
+            return find_images(self.folder)
+        if self.split_of is None:
+            return []
+        data = self.split_of.data
+        if data.source == "phantom":
+            raise ConfigError("--split-of: this configuration draws a phantom; it has no images of its own.")
+        collection = load_collection(
+            data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
+        )
+        wanted = set(make_split(collection, data.split, self.split_of.seed).train)
+        return [sample.image for sample in collection.samples if sample.id in wanted]
+
 
 @dataclass(frozen=True)
 class Training:
-    """How to train; None stands for what the published weights were made with.
-
-    Attributes:
-        steps: optimiser steps of each network.
-        autoencoder_steps: those of the autoencoder, if they differ; 0 keeps that of `start`.
-        decoder_steps: those in which its decoder is sharpened, if they differ; 0: it is not.
-        start: "embedded", a pipeline folder or a hub id to go on from, or that a ControlNet is to steer;
-            None: from scratch, and the base in the folder.
-        size: side in pixels of the images.
-        learning_rate: of the base.
-        batch_size: of the base.
-    """
+    """How to train; None stands for what the published weights were made with, `start` for from scratch."""
 
     steps: int | None = None
     autoencoder_steps: int | None = None
@@ -84,29 +105,23 @@ class Training:
     batch_size: int | None = None
 
 
-PHANTOM = OwnImages()
-AS_PUBLISHED = Training()
-
-
 def build_weights(
     part: str,
     folder: Path,
     *,
-    own: OwnImages = PHANTOM,
-    training: Training = AS_PUBLISHED,
+    own: OwnImages,
+    training: Training,
     frames: int | None = None,
     progress: Progress = SILENT,
 ) -> list[Path]:
-    """Train networks like the embedded ones; a stopped build goes on where it was.
+    """Train networks like the embedded ones; a stopped build resumes.
 
     Args:
         part: "autoencoder", "base" (with its autoencoder), "depth", "features", "segmenter", "control" (for
             the base of `training.start`, or the one in `folder`) or "all".
         folder: for the corpus, checkpoints and results.
         own: own unlabelled images in place of the phantom; autoencoder and base only.
-        training: how to train.
         frames: number of phantom frames; by default that of the published weights.
-        progress: where to report.
 
     Returns:
         The folders of the results.
@@ -117,51 +132,113 @@ def build_weights(
         ModelError: the start cannot be loaded or trained.
         StorageError: the folder holds another build, or cannot be written.
     """
-    parts = _parts(part, own)
+    parts = {"all": _PARTS, "base": ("autoencoder", "base")}.get(part, (part,))
+    if own.given and part == "all":
+        parts = _WITHOUT_LABELS
     _refuse_contradictions(parts, own, training, frames)
-    if "control" in parts and "base" not in parts and training.start is None:
-        _require_base(folder / _RESULTS["base"])
-    paths = _paths(own)
-    start = None if training.start is None else load_base(resolve(training.start, "pipeline"))
+    pipeline = resolve(training.start, "pipeline") if training.start else folder / _RESULTS["base"]
+    if "control" in parts and "base" not in parts and not (pipeline / "model_index.json").exists():
+        raise ConfigError(
+            f"A ControlNet is made for a base: there is none in {pipeline}. Build it there first, or name "
+            "one with --start, for example --start embedded."
+        )
+    paths = own.paths()
+    start = load_base(pipeline) if training.start else None
     steps = _steps(parts, training, start)
-    size = _size(own, training, start)
+    size = training.size or (own.split_of.data.size if own.split_of else blueprints.IMAGE_SIZE)
+    if size % (multiple := start.image_multiple if start else 32):
+        raise ConfigError(f"--size {size}: sides must be a multiple of {multiple} for these networks.")
+    prompt = own.split_of.generator.prompt.text if own.split_of else PROMPTS[0]
     with storage_errors(folder):
         if paths:
-            corpus = image_corpus(paths, _captions(own, paths), folder / "corpus", size, progress)
+            captions = [own.caption or prompt] * len(paths)
+            captions = read_captions(own.captions, paths) if own.captions else captions
+            corpus = image_corpus(paths, captions, folder / "corpus", size, progress)
         else:
-            corpus = _phantoms(folder / "corpus", frames, size, progress)
+            corpus = phantom_corpus(folder / "corpus", frames or FRAMES, size, progress)
+            if frames is not None and len(corpus.captions) != frames:
+                raise StorageError(
+                    f"{folder / 'corpus'} holds a corpus of {len(corpus.captions)} frames, not of {frames}. "
+                    "Leave --corpus out to use it, or choose another folder."
+                )
         _claim(folder, _identity(parts, corpus, training, steps, size))
         if "base" in parts:
-            _list_images(folder / _RESULTS["base"], corpus, training)
-        plan = BuildPlan(steps, start, training.learning_rate, training.batch_size)
+            list_images(folder / _RESULTS["base"], corpus, pipeline if training.start else None)
         for name in parts:
             if name == "control":
-                base = resolve(training.start, "pipeline") if training.start else folder / _RESULTS["base"]
-                _claim(folder, {"base of control": folder_digest(base)})
-            build(name, corpus, folder, plan, progress)
+                _claim(folder, {"base of control": folder_digest(pipeline)})
+            train_part(name, corpus, folder, steps, training, start, progress)
     return [folder / _RESULTS[name] for name in parts]
 
 
-# --- what was asked for ------------------------------------------------------------------------------------
-
-
-def _parts(part: str, own: OwnImages) -> tuple[str, ...]:
-    """What to build, in the order in which one needs the other."""
-    chosen = {"all": PARTS, "base": ("autoencoder", "base")}.get(part, (part,))
-    if not own.given:
-        return chosen
-    if part != "all" and part not in _WITHOUT_LABELS:
-        raise ConfigError(
-            f"{part} cannot be built from --images: it needs depth or words, which only the phantom has. "
-            f"From own images: {', '.join(_WITHOUT_LABELS)}."
+def train_part(
+    part: str,
+    corpus: Corpus,
+    folder: Path,
+    steps: Mapping[str, int],
+    training: Training,
+    start: DiffusionBase | None,
+    progress: Progress,
+) -> None:
+    """Train one network into `folder`; resumes a killed build."""
+    images, depth, count, texts = corpus.images, corpus.depth, steps[part], corpus.texts(PROMPTS[0])
+    if part == "autoencoder":
+        torch.manual_seed(0)
+        first: Autoencoder = start.vae if start else blueprints.build_autoencoder()
+        rate = 5e-4 if start else 1e-3
+        vae = train_autoencoder(images, first, folder, steps=count, learning_rate=rate, progress=progress)
+        if steps["decoder"]:
+            sharpen_decoder(images, vae, folder, steps=steps["decoder"], progress=progress)
+            save_autoencoder(vae, folder)
+    elif part == "base":
+        vae = load_autoencoder(folder / "vae")
+        base = (
+            replace(start, vae=vae) if start else untrained_base(vae, texts, corpus.images.shape[1], folder)
         )
-    return tuple(name for name in chosen if name in _WITHOUT_LABELS)
+        rate, size = training.learning_rate or 7e-4, training.batch_size or 16
+        train_base(
+            images,
+            texts,
+            base,
+            folder,
+            steps=count,
+            learning_rate=rate,
+            batch_size=size,
+            progress=progress,
+        )
+    elif part == "features":
+        assert corpus.words is not None  # refused for own images
+        train_features(images, corpus.words, folder, steps=count, progress=progress)
+    else:
+        assert depth is not None  # refused for own images
+        if part == "control":
+            base = start or load_base(folder / _RESULTS["base"])
+            train_control(images, depth, texts, base, folder, steps=count, progress=progress)
+        else:
+            train = {"depth": train_depth, "segmenter": train_segmenter}[part]
+            train(images, depth, folder, steps=count, progress=progress)
+
+
+def untrained_base(
+    vae: Autoencoder, texts: Sequence[Sequence[str]], size: int, folder: Path
+) -> DiffusionBase:
+    """Denoiser and text encoder from scratch, with a tokenizer for `texts` that is stored in `folder`."""
+    torch.manual_seed(0)
+    known = [*PROMPTS, *(text for kind in texts for text in kind)]
+    tokenizer = blueprints.stored_tokenizer(known, folder / "tokenizer")
+    unet, text_encoder = blueprints.build_unet(size), blueprints.build_text_encoder(tokenizer)
+    return DiffusionBase(unet, vae, text_encoder, tokenizer, blueprints.build_scheduler())
 
 
 def _refuse_contradictions(
     parts: Sequence[str], own: OwnImages, training: Training, frames: int | None
 ) -> None:
     problems = []
+    if own.given and (foreign := [part for part in parts if part not in _WITHOUT_LABELS]):
+        problems.append(
+            f"{', '.join(foreign)} cannot be built from --images: it needs depth or words, which only the "
+            f"phantom has. From own images: {', '.join(_WITHOUT_LABELS)}."
+        )
     if own.given and frames is not None:
         problems.append("--corpus is the number of phantom frames; it has no meaning with --images.")
     if not own.given and (own.caption or own.captions):
@@ -174,89 +251,38 @@ def _refuse_contradictions(
         problems.append("--start is a pipeline: only autoencoder, base and control take one.")
     if training.start is None and training.autoencoder_steps == 0:
         problems.append("--autoencoder-steps 0 keeps the autoencoder of --start; there is none.")
-    given = {"--learning-rate": training.learning_rate, "--batch-size": training.batch_size}
-    if "base" not in parts and (names := [name for name, value in given.items() if value is not None]):
+    rates = {"--learning-rate": training.learning_rate, "--batch-size": training.batch_size}
+    if "base" not in parts and (names := [name for name, value in rates.items() if value is not None]):
         problems.append(f"{' and '.join(names)}: of the base, which is not built here.")
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def _require_base(pipeline: Path) -> None:
-    if not (pipeline / "model_index.json").exists():
-        raise ConfigError(
-            f"A ControlNet is made for a base: there is none in {pipeline}. Build it there first, or name "
-            "one with --start, for example --start embedded."
-        )
-
-
-def _paths(own: OwnImages) -> list[Path]:
-    if own.split_of is not None:
-        return _training_part(own.split_of)
-    if own.listing is not None:
-        return listed_images(own.listing, own.folder)
-    return find_images(own.folder) if own.folder is not None else []
-
-
-def _training_part(config: Config) -> list[Path]:
-    data = config.data
-    if data.source == "phantom":
-        raise ConfigError("--split-of: this configuration draws a phantom; it has no images of its own.")
-    collection = load_collection(
-        data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
-    )
-    split = make_split(collection, data.split, config.seed)
-    wanted = set(split.train)
-    return [sample.image for sample in collection.samples if sample.id in wanted]
-
-
-def _captions(own: OwnImages, paths: Sequence[Path]) -> list[str]:
-    if own.captions is not None:
-        return read_captions(own.captions, paths)
-    default = own.split_of.generator.prompt.text if own.split_of else PROMPTS[0]
-    return [own.caption or default] * len(paths)
-
-
-def _steps(parts: Sequence[str], training: Training, start: DiffusionBase | None) -> BuildSteps:
-    steps = BuildSteps() if start is None else continued_steps(start)
+def _steps(parts: Sequence[str], training: Training, start: DiffusionBase | None) -> dict[str, int]:
+    steps = dict(STEPS)
+    if start is not None:  # less is to be learnt; an AutoencoderKL is kept
+        tiny = is_trainable(start.vae)
+        steps |= {"autoencoder": 1500 if tiny else 0, "decoder": 700 if tiny else 0, "base": 4000}
     if training.steps is not None:
         names = {*parts, "decoder"} if "autoencoder" in parts else set(parts)
-        kept = {"autoencoder", "decoder"} if steps.autoencoder == 0 else set()
-        steps = replace(steps, **dict.fromkeys(names - kept, training.steps))
+        kept = {"autoencoder", "decoder"} if steps["autoencoder"] == 0 else set()
+        steps |= dict.fromkeys(names - kept, training.steps)
     if training.autoencoder_steps is not None:
-        steps = replace(steps, autoencoder=training.autoencoder_steps)
+        steps["autoencoder"] = training.autoencoder_steps
     if training.autoencoder_steps == 0:
-        steps = replace(steps, decoder=0)
+        steps["decoder"] = 0
     if training.decoder_steps is not None:
-        steps = replace(steps, decoder=training.decoder_steps)
+        steps["decoder"] = training.decoder_steps
     return steps
 
 
-def _size(own: OwnImages, training: Training, start: DiffusionBase | None) -> int:
-    size = training.size or (own.split_of.data.size if own.split_of else PIXELS)
-    multiple = start.image_multiple if start else 32
-    if size % multiple:
-        raise ConfigError(f"--size {size}: sides must be a multiple of {multiple} for these networks.")
-    return size
-
-
-def _phantoms(folder: Path, frames: int | None, size: int, progress: Progress) -> Corpus:
-    corpus = phantom_corpus(folder, frames or CORPUS_IMAGES, size, progress)
-    if frames is not None and len(corpus) != frames:
-        raise StorageError(
-            f"{folder} holds a corpus of {len(corpus)} frames, not of {frames}. Leave --corpus out to use "
-            "it, or choose another folder."
-        )
-    return corpus
-
-
-def _list_images(pipeline: Path, corpus: Corpus, training: Training) -> None:
+def list_images(pipeline: Path, corpus: Corpus, start: Path | None) -> None:
     """Put the list of all images that the base sees, also those of its start, into its folder.
 
     Before training: no pipeline without its list can be found there.
     """
-    before = [] if training.start is None else read_seen(resolve(training.start, "pipeline"))
-    images = {image.sha256: image for image in (*before, *corpus.seen)}
-    if images:
+    before = [] if start is None else read_seen(start)
+    if images := {image.sha256: image for image in (*before, *corpus.seen)}:
         pipeline.mkdir(parents=True, exist_ok=True)
         write_seen(pipeline, list(images.values()))
 
@@ -265,7 +291,7 @@ def _list_images(pipeline: Path, corpus: Corpus, training: Training) -> None:
 
 
 def _identity(
-    parts: Sequence[str], corpus: Corpus, training: Training, steps: BuildSteps, size: int
+    parts: Sequence[str], corpus: Corpus, training: Training, steps: Mapping[str, int], size: int
 ) -> dict[str, object]:
     """What a checkpoint depends on; its learning rate depends on the number of steps."""
     identity: dict[str, object] = {
@@ -274,21 +300,21 @@ def _identity(
         "size": size,
     }
     if "autoencoder" in parts:
-        identity["autoencoder steps"] = steps.autoencoder
-        identity["decoder steps"] = steps.decoder
+        identity["autoencoder steps"] = steps["autoencoder"]
+        identity["decoder steps"] = steps["decoder"]
         identity["start"] = folder_digest(resolve(training.start, "pipeline")) if training.start else "none"
     if "base" in parts:
-        identity["base steps"] = steps.base
+        identity["base steps"] = steps["base"]
         identity["learning rate"] = training.learning_rate or "default"
         identity["batch size"] = training.batch_size or "default"
     if "control" in parts:
-        identity["control steps"] = steps.control
+        identity["control steps"] = steps["control"]
     return identity
 
 
 def _claim(folder: Path, identity: Mapping[str, object]) -> None:
-    """Note what is built here; refuse a folder whose checkpoints come from something else."""
-    path = folder / _IDENTITY
+    """Record what is built here; refuse a folder whose checkpoints come from something else."""
+    path = folder / "build.json"
     try:
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:

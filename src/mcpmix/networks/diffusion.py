@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from diffusers import (
@@ -33,6 +33,7 @@ from mcpmix.core.errors import ModelError
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
 UNet: TypeAlias = UNet2DConditionModel
 ControlNet: TypeAlias = ControlNetModel
+Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 _AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
@@ -135,6 +136,16 @@ def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.floa
         requires_safety_checker=False,
     )
     pipeline.to(dtype=dtype).save_pretrained(folder)
+
+
+def trainable_copy(network: Network) -> Network:
+    """A copy to train, which does not know from which folder its weights came."""
+    copied = copy.deepcopy(network).train().requires_grad_(True)
+    if isinstance(copied, CLIPTextModel):
+        copied.config._name_or_path = ""
+    else:
+        copied.register_to_config(_name_or_path="")
+    return copied
 
 
 # --- latents and prompts -----------------------------------------------------------------------------------

@@ -147,13 +147,3 @@ def _tensor_names(folder: Path) -> set[str]:
                 f"{error}. Copy it again and compare the sizes."
             ) from error
     return names
-
-
-def save_headless(network: Segformer, folder: Path) -> None:
-    """Save a start for others in float16: without the last layer, which each task learns anew."""
-    state = {
-        name: value.detach().to(torch.float16)
-        for name, value in network.network.state_dict().items()
-        if not name.startswith("decode_head.classifier.")
-    }
-    network.network.save_pretrained(folder, state_dict=state)

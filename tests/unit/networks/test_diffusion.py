@@ -1,9 +1,9 @@
 import pytest
 import torch
 from diffusers import AutoencoderKL, DDPMScheduler
+from tools.pretrain.blueprints import build_scheduler
 
 from mcpmix.core.errors import ModelError
-from mcpmix.networks.blueprints import build_scheduler
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     NoiseSchedule,

@@ -10,8 +10,8 @@ from diffusers import (
 )
 
 from mcpmix.core.errors import ModelError
-from mcpmix.networks import blueprints
 from mcpmix.networks.editing import InstructEditor
+from tools.pretrain import blueprints
 
 FEW = {"steps": 2, "guidance": 4.0, "image_guidance": 1.5}
 

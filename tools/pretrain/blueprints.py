@@ -4,14 +4,13 @@ They have the classes, the folder layout and the configuration keys of Stable Di
 size that two CPU cores can train and run: images of 128 px become latents of 16x16x8.
 """
 
-import copy
 import json
 import string
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from diffusers import AutoencoderKL, AutoencoderTiny, DPMSolverMultistepScheduler, UNet2DConditionModel
+from diffusers import AutoencoderTiny, DPMSolverMultistepScheduler, UNet2DConditionModel
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
@@ -24,13 +23,12 @@ from transformers import (
     DPTImageProcessor,
 )
 
-Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
+from mcpmix.core.stage_folder import written
 
 IMAGE_SIZE = 128
 LATENT_CHANNELS = 8
 TEXT_WIDTH = 96
 TEXT_LENGTH = 48
-CONDITION_WIDTHS = (8, 16, 24, 48)  # of a ControlNet's embedding of mask and depth
 
 
 def build_autoencoder() -> AutoencoderTiny:
@@ -117,9 +115,8 @@ def stored_tokenizer(corpus: Iterable[str], folder: Path) -> CLIPTokenizer:
     its checkpoint was made with.
     """
     if not folder.exists():
-        temporary = folder.with_name(folder.name + ".partial")
-        build_tokenizer(corpus).save_pretrained(temporary)
-        temporary.replace(folder)
+        with written(folder) as temporary:
+            build_tokenizer(corpus).save_pretrained(temporary)
     stored: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder)
     return stored
 
@@ -172,13 +169,3 @@ def build_depth() -> tuple[DPTForDepthEstimation, DPTImageProcessor]:
         resample=2,
     )
     return DPTForDepthEstimation(config), processor
-
-
-def trainable_copy(network: Network) -> Network:
-    """A trainable copy that does not know from which folder its weights came."""
-    copied = copy.deepcopy(network).train().requires_grad_(True)
-    if isinstance(copied, CLIPTextModel):
-        copied.config._name_or_path = ""
-    else:
-        copied.register_to_config(_name_or_path="")
-    return copied

@@ -1,4 +1,4 @@
-"""`python -m tools.pretrain`: what it refuses, builds and continues."""
+"""`python -m tools.pretrain`: what it refuses, builds and resumes; which images a base lists."""
 
 import json
 from types import SimpleNamespace
@@ -7,6 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 from tools.pretrain.__main__ import main
+from tools.pretrain.build import OwnImages, Training, build_weights
+from tools.pretrain.corpus import image_corpus
+
+from mcpmix.config_file import resolve_config
+from mcpmix.core.errors import ConfigError
+from mcpmix.data.leakage import SeenImage, read_seen, write_seen
+from mcpmix.data.likeness import look_of
+from mcpmix.data.sample import pixel_digest, read_image
+from tools.pretrain import build as building
 
 
 @pytest.fixture
@@ -137,11 +146,6 @@ def test_build_refuses_what_does_not_go_together(pretrain, photographs, tmp_path
 
 
 def test_build_uses_only_the_training_part_of_a_configuration(photographs, tmp_path):
-    from tools.pretrain.build import OwnImages, _paths
-
-    from mcpmix.config_file import resolve_config
-    from mcpmix.core.errors import ConfigError
-
     (tmp_path / "masks").mkdir()
     for name in "abc":
         Image.new("L", (50, 40)).save(tmp_path / "masks" / f"{name}.png")
@@ -149,6 +153,36 @@ def test_build_uses_only_the_training_part_of_a_configuration(photographs, tmp_p
     (tmp_path / "split.json").write_text(json.dumps(split))
     data = {"images": photographs, "masks": tmp_path / "masks", "split": {"file": tmp_path / "split.json"}}
     config = resolve_config({"preset": "tiny", "data": {"source": "folder", **data}}, ())
-    assert _paths(OwnImages(split_of=config)) == [photographs / "b.png"]
+    assert OwnImages(split_of=config).paths() == [photographs / "b.png"]
     with pytest.raises(ConfigError, match="draws a phantom"):
-        _paths(OwnImages(split_of=resolve_config({"preset": "tiny"}, ())))
+        OwnImages(split_of=resolve_config({"preset": "tiny"}, ())).paths()
+
+
+# --- the list of images, so that test images among them are found years later ------------------------------
+
+
+def listed(folder, *names):
+    images = {name: read_image(folder / name) for name in names}
+    return [SeenImage(name, pixel_digest(image), look_of(image)) for name, image in images.items()]
+
+
+def test_a_base_lists_its_images_before_it_is_trained(photographs, tmp_path, monkeypatch):
+    found = []
+
+    def train(name, corpus, folder, *_):
+        found.append((name, read_seen(folder / "pipeline")))
+
+    monkeypatch.setattr(building, "train_part", train)
+    for _ in range(2):  # the second time from the decoded corpus
+        build_weights("base", tmp_path / "out", own=OwnImages(folder=photographs), training=Training(steps=1))
+    wanted = listed(photographs, "a.png", "b.png", "c.png")
+    assert found == [(name, wanted) for name in ("autoencoder", "base")] * 2
+
+
+def test_the_images_of_a_start_are_listed_as_well(photographs, tmp_path):
+    start = tmp_path / "start"
+    start.mkdir()
+    write_seen(start, [SeenImage("older", "0" * 64), *listed(photographs, "a.png")])
+    corpus = image_corpus([photographs / "b.png"], [""], tmp_path / "corpus", 32)
+    building.list_images(tmp_path / "pipeline", corpus, start)
+    assert [image.id for image in read_seen(tmp_path / "pipeline")] == ["older", "a.png", "b.png"]

@@ -1,6 +1,6 @@
 """The networks that the project trains itself."""
 
-from mcpmix.networks.blueprints import build_tokenizer, stored_tokenizer
+from tools.pretrain.blueprints import build_tokenizer, stored_tokenizer
 
 TEXTS = ["pale mucosa, wide view", "red mucosa, dim light", "a polyp"]
 

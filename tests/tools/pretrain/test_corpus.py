@@ -1,9 +1,58 @@
-"""Which images are trained on, and with which texts."""
+"""Which images are trained on, and with which texts; images are decoded once."""
 
 import pytest
-from tools.pretrain.images import find_images, listed_images, read_captions
+from PIL import Image
+from tools.pretrain.corpus import find_images, image_corpus, listed_images, phantom_corpus, read_captions
 
 from mcpmix.core.errors import DataError
+
+
+def test_prompts_carry_one_and_three_phrases(tmp_path):
+    corpus = phantom_corpus(tmp_path, 2, 32)
+    captions, one, three = corpus.texts("A polyp.")
+    mucosa, view, light = corpus.words[0][:3]
+    assert captions == corpus.captions
+    assert one[0] == f"A polyp. {mucosa} mucosa"
+    assert three[0] == f"A polyp. {mucosa} mucosa, {view} view, {light} light"
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Three images of different sizes."""
+    folder = tmp_path / "images"
+    (folder / "deep").mkdir(parents=True)
+    for number, name in enumerate(("a.png", "b.png", "deep/c.png")):
+        Image.new("RGB", (40 + number, 30), (200, 100, 80 * number)).save(folder / name)
+    return folder
+
+
+def test_own_images_have_no_words_and_only_their_captions(photographs, tmp_path):
+    paths = find_images(photographs)
+    corpus = image_corpus(paths, ["a polyp", "b", "c"], tmp_path / "cache", 16)
+    assert corpus.images.shape == (3, 16, 16, 3)
+    assert corpus.images[1, 0, 0].tolist() == [200, 100, 80]
+    assert corpus.texts("A polyp.") == [["a polyp", "b", "c"]]
+
+
+def test_decoded_images_are_kept_until_a_file_changes(photographs, tmp_path, monkeypatch):
+    paths = find_images(photographs)
+    first = image_corpus(paths, [""] * 3, tmp_path / "cache", 16)
+    with monkeypatch.context() as patch:
+        patch.setattr("tools.pretrain.corpus.read_image", None)  # a second decoding would fail
+        assert image_corpus(paths, [""] * 3, tmp_path / "cache", 16).digest == first.digest
+    Image.new("RGB", (40, 30), (1, 2, 3)).save(paths[0])
+    changed = image_corpus(paths, [""] * 3, tmp_path / "cache", 16)
+    assert changed.digest != first.digest
+    assert changed.images[0, 0, 0].tolist() == [1, 2, 3]
+
+
+def test_unreadable_images_are_all_named(tmp_path):
+    for name in ("a.png", "b.jpg"):
+        (tmp_path / name).write_bytes(b"nothing")
+    with pytest.raises(DataError) as error:
+        image_corpus(find_images(tmp_path), ["", ""], tmp_path / "cache", 16)
+    assert "a.png" in str(error.value)
+    assert "b.jpg" in str(error.value)
 
 
 @pytest.fixture
@@ -76,5 +125,5 @@ def test_images_without_or_with_two_captions_are_all_named(folder, tmp_path):
 @pytest.mark.parametrize(("name", "text"), [("t.csv", "name,words\na,b\n"), ("t.jsonl", "{]\n")])
 def test_a_table_of_another_shape(folder, tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match="no table of captions"):
+    with pytest.raises(DataError, match="not a table of captions"):
         read_captions(tmp_path / name, [folder / "a.png"])
