@@ -93,7 +93,8 @@ class Table(TypedDict):
 def column(key: str, label: str) -> Column:
     """The column of a metric of `metrics.score`, or of a pooled one."""
     better = higher_is_better(key)
-    return {"key": key, "label": label, "unit": "%" if better else "px", "higher_is_better": better}
+    unit = "%" if better else "px"  # only of distances is less better, and only they are in pixels
+    return {"key": key, "label": label, "unit": unit, "higher_is_better": better}
 
 
 REGION = [
