@@ -74,7 +74,7 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
     surface = build_surface(style, scene, x, y)
     rng = numpy_rng("phantom", seed, "pixels", patient, frame)
     linear = shade(style, scene, surface, wall_texture(seed, patient, style), x, y, rng)
-    linear *= (1.0 - np.float32(0.5 * style.vignette) * (x * x + y * y))[..., None]
+    linear *= (1.0 - 0.5 * style.vignette * (x * x + y * y))[..., None]
     visible = view > 0
     mask = surface.mask & visible
     low, high = float(surface.inverse[visible].min()), float(surface.inverse[visible].max())
@@ -97,18 +97,18 @@ def _device(
 ) -> npt.NDArray[np.uint8]:
     """Exposure, blur, tone curve, colour, noise and the black surround of the field of view."""
     half = len(linear) / 2  # pixels per half-width
-    gains = np.array(style.white_balance, dtype=np.float32) * np.float32(style.exposure * scene.light_gain)
+    gains = np.array(style.white_balance, dtype=np.float32) * (style.exposure * scene.light_gain)
     linear = linear * gains
     for axis, motion in ((0, scene.motion[1]), (1, scene.motion[0])):
         # A motion is taken as a Gaussian with the variance of a uniform smear of that length.
         spread = float(np.hypot(style.blur * half, motion * half / np.sqrt(12.0)))
         linear = ndimage.gaussian_filter1d(linear, spread, axis=axis, mode="nearest", truncate=2.5)
-    pixels = (1.0 - np.exp(-1.25 * np.maximum(linear, 0.0))) ** np.float32(style.gamma)
+    pixels = (1.0 - np.exp(-1.25 * np.maximum(linear, 0.0))) ** style.gamma
     grey = pixels.mean(axis=-1, keepdims=True)
-    pixels = grey + np.float32(style.saturation) * (pixels - grey)
-    pixels = 0.45 + np.float32(style.contrast) * (pixels - 0.45)
-    pixels += np.float32(style.noise) * rng.standard_normal(pixels.shape, dtype=np.float32)
-    edge = np.clip(view * np.float32(half) + 0.5, 0.0, 1.0)[..., None]
+    pixels = grey + style.saturation * (pixels - grey)
+    pixels = 0.45 + style.contrast * (pixels - 0.45)
+    pixels += style.noise * rng.standard_normal(pixels.shape, dtype=np.float32)
+    edge = np.clip(view * half + 0.5, 0.0, 1.0)[..., None]
     pixels = pixels * edge + 0.02 * (1.0 - edge)
     image: npt.NDArray[np.uint8] = (np.clip(pixels, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
     return image

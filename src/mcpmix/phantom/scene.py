@@ -77,12 +77,12 @@ def draw_scene(seed: int, patient: int, frame: int, style: PatientStyle) -> Scen
         lumen=lumen,
         offset=(float(stand * np.cos(away)), float(stand * np.sin(away))),
         bend=(float(bend * np.cos(bend_turn)), float(bend * np.sin(bend_turn))),
-        fold_phase=float(rng.uniform(0.0, 2.0 * np.pi)),
+        fold_phase=rng.uniform(0.0, 2.0 * np.pi),
         fold_warp=(float(warp[0]), float(warp[1]), float(warp[2]), float(warp[3])),
-        triangle=float(rng.uniform(0.0, MAX_TRIANGLE)),
-        lobe_angle=float(rng.uniform(0.0, 2.0 * np.pi)),
-        along=float(rng.uniform()),
-        roll=float(rng.uniform()),
+        triangle=rng.uniform(0.0, MAX_TRIANGLE),
+        lobe_angle=rng.uniform(0.0, 2.0 * np.pi),
+        along=rng.uniform(),
+        roll=rng.uniform(),
         motion=(float(blur * np.cos(blur_turn)), float(blur * np.sin(blur_turn))),
         light_gain=float(np.exp(rng.normal(0.0, 0.12))),
         lesion=_draw_lesion(rng, style, lumen),
@@ -107,13 +107,13 @@ def outline_radius(lesion: Lesion, phi: Floats) -> Floats:
     """Radius of the lesion's outline at angles `phi` in its own stretched axes, half-widths."""
     radius = np.ones_like(phi)
     for order, amplitude, phase in lesion.waves:
-        radius += np.float32(amplitude) * np.cos(order * phi + np.float32(phase))
-    return np.float32(lesion.radius) * radius
+        radius += amplitude * np.cos(order * phi + phase)
+    return lesion.radius * radius
 
 
 def lesion_axes(lesion: Lesion, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Image coordinates in the lesion's own turned and stretched axes (area is preserved)."""
-    dx, dy = x - np.float32(lesion.centre[0]), y - np.float32(lesion.centre[1])
+    dx, dy = x - lesion.centre[0], y - lesion.centre[1]
     cos, sin = np.float32(np.cos(lesion.angle)), np.float32(np.sin(lesion.angle))
     stretch = np.float32(np.sqrt(lesion.aspect))
     return (dx * cos + dy * sin) * (1 / stretch), (dy * cos - dx * sin) * stretch
@@ -129,12 +129,11 @@ def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[flo
     }[shape]
     wild = {"sessile": 0.05, "pedunculated": 0.05, "flat": 0.09, "irregular": 0.16}[shape]
     waves = tuple(
-        (order, float(rng.normal(0.0, wild / order**0.6)), float(rng.uniform(0.0, 2.0 * np.pi)))
-        for order in range(2, 8)
+        (order, rng.normal(0.0, wild / order**0.6), rng.uniform(0.0, 2.0 * np.pi)) for order in range(2, 8)
     )
     area = float(np.exp(rng.uniform(np.log(_AREA_RANGE[0]), np.log(_AREA_RANGE[1]))))
-    aspect = float(rng.uniform(1.0, 1.35 if shape == "pedunculated" else 1.9))
-    tilt = float(rng.normal(0.0, 0.35))
+    aspect = rng.uniform(1.0, 1.35 if shape == "pedunculated" else 1.9)
+    tilt = rng.normal(0.0, 0.35)
     centre, area = _place(rng, style, lumen, area, np.sqrt(aspect))
     power = 1.0 + 0.5 * sum(amplitude * amplitude for _, amplitude, _ in waves)
     toward = np.arctan2(lumen[1] - centre[1], lumen[0] - centre[0])
@@ -145,10 +144,10 @@ def _draw_lesion(rng: np.random.Generator, style: PatientStyle, lumen: tuple[flo
         angle=float(toward + 0.5 * np.pi + tilt),
         aspect=aspect,
         waves=waves,
-        height=float(rng.uniform(low, high)),
-        lean=float(rng.uniform(0.0, 0.35)),
+        height=rng.uniform(low, high),
+        lean=rng.uniform(0.0, 0.35),
         contrast=float(np.clip(style.lesion_contrast * rng.uniform(0.5, 1.4), 0.12, 1.0)),
-        grain_offset=(float(rng.uniform()), float(rng.uniform())),
+        grain_offset=(rng.uniform(), rng.uniform()),
     )
 
 

@@ -71,7 +71,7 @@ def sample_tile(tile: Floats, u: Floats, v: Floats) -> Floats:
         Values of shape `u.shape + (C,)`.
     """
     size = tile.shape[0]
-    fx, fy = u * np.float32(size), v * np.float32(size)
+    fx, fy = u * size, v * size
     bx, by = np.floor(fx), np.floor(fy)
     ax, ay = (fx - bx)[..., None], (fy - by)[..., None]
     x0, y0 = bx.astype(np.int32) & (size - 1), by.astype(np.int32) & (size - 1)
@@ -118,7 +118,7 @@ def _ink(step: int, width: float, *groups: _Paths) -> Floats:
         # Thickness tapers towards the end of a path.
         canvas[cells[..., 1], cells[..., 0]] = np.linspace(1.0, 0.35, cells.shape[1], dtype=np.float32)
     blurred: Floats = ndimage.gaussian_filter(canvas, width, mode="wrap", truncate=2.0)
-    return blurred * np.float32(width * 2.5)
+    return blurred * (width * 2.5)
 
 
 # What a vessel takes from, and a lesion adds to, (red, green, blue) at full strength.
@@ -154,21 +154,21 @@ def shade(
     """
     # Noise is read around the lesion, so that the lesion's texture moves with it.
     u, v = lesion_axes(scene.lesion, x, y)
-    start_u, start_v = (np.float32(value) for value in scene.lesion.grain_offset)
+    start_u, start_v = scene.lesion.grain_offset
     noise = sample_tile(noise_tiles(), _NOISE_SCALE * u + start_u, _NOISE_SCALE * v + start_v)
     light, facing = _light(style, surface.inverse, x, y, noise)
     linear = _reflectance(style, scene, surface, wall, noise) * light[..., None]
     # What lies on the surface: mucus, bubbles and highlights of the lamp.
     if style.mucus > 0:
         field = 0.9 * noise[..., COARSE] + 0.5 * noise[..., MEDIUM]
-        veil = np.clip((field - np.float32(1.6 - 4.0 * style.mucus)) * 0.8, 0.0, 1.0)
+        veil = np.clip((field - (1.6 - 4.0 * style.mucus)) * 0.8, 0.0, 1.0)
         veil = 0.6 * veil * np.where(surface.mask, np.float32(0.35), np.float32(1.0))
         linear = linear + veil[..., None] * (_MUCUS * light[..., None] - linear)
     for _ in range(int(rng.poisson(style.bubbles))):
         _add_bubble(linear, light, x, y, rng)
     # Highlights need a surface that faces the lamp; the film's ripples break them up.
     ripple = 0.6 * noise[..., FINE] + 0.8 * noise[..., MEDIUM] + 0.3 * noise[..., COARSE]
-    needed = np.float32(3.0 - 1.1 * style.gloss) + 6.0 * (1.0 - facing) - 0.8 * surface.dome
+    needed = (3.0 - 1.1 * style.gloss) + 6.0 * (1.0 - facing) - 0.8 * surface.dome
     shine = np.clip((ripple - needed) * 2.5, 0.0, 1.0) * np.minimum(light, 1.5) * 3.0
     result: Floats = linear + shine[..., None]
     return result
@@ -184,9 +184,9 @@ def _light(
     """
     # The relief of the mucosa is a hundredth of the distance: it tilts normals, but is not worth a depth.
     w = inverse * (1.0 + 0.002 * noise[..., MEDIUM] + 0.012 * noise[..., COARSE])
-    scale = np.float32(0.5 * len(w) / style.opening)
+    scale = 0.5 * len(w) / style.opening
     slope_x, slope_y = _slope(w, 1) * scale, _slope(w, 0) * scale
-    rx, ry = x * np.float32(style.opening), y * np.float32(style.opening)
+    rx, ry = x * style.opening, y * style.opening
     forward = w - rx * slope_x - ry * slope_y
     ray2 = 1.0 + rx * rx + ry * ry
     facing: Floats = w / np.sqrt((slope_x * slope_x + slope_y * slope_y + forward * forward) * ray2)
@@ -195,7 +195,7 @@ def _light(
     open_air = np.clip(1.0 - 1.6 * (around - w) / (around + w), 0.35, 1.15)
     ambient = np.float32(style.ambient)
     diffuse = ambient + (1 - ambient) * facing * np.sqrt(facing)
-    light = open_air * diffuse / (0.15 + ray2 / (w * w)) ** np.float32(style.falloff)
+    light = open_air * diffuse / (0.15 + ray2 / (w * w)) ** style.falloff
     # Edges in depth fall between pixels: soften their light by less than a pixel against stair-steps.
     light = ndimage.gaussian_filter(light, 0.7, mode="nearest", truncate=2.0)
     rank = int(_EXPOSED_SHARE * light.size)
@@ -212,16 +212,16 @@ def _slope(w: Floats, axis: int) -> Floats:
 
 def _reflectance(style: PatientStyle, scene: Scene, surface: Surface, wall: Floats, noise: Floats) -> Floats:
     kind = "narrow" if style.mucosa in NARROW_BAND else "white"
-    along = surface.along * np.float32(1.0 / WALL_PERIOD) + np.float32(scene.along)
-    texture = sample_tile(wall, surface.turn + np.float32(scene.roll), along)
+    along = surface.along * (1.0 / WALL_PERIOD) + scene.along
+    texture = sample_tile(wall, surface.turn + scene.roll, along)
     # Fine detail fades with distance as it falls below the size of a pixel.
     near = np.clip(surface.wall * 1.6 - 0.25, 0.0, 1.0)
     contrast = scene.lesion.contrast
-    cover = np.clip((1.04 - surface.level) / np.float32(0.05 + 0.25 * (1.0 - contrast)), 0.0, 1.0)
-    strength = np.float32(style.vessel_strength) * near * (1.0 - 0.75 * cover)
+    cover = np.clip((1.04 - surface.level) / (0.05 + 0.25 * (1.0 - contrast)), 0.0, 1.0)
+    strength = style.vessel_strength * near * (1.0 - 0.75 * cover)
     thin, vein = texture[..., VESSEL] * strength, texture[..., VEIN] * strength
     spots = 0.6 * texture[..., MOTTLE] + 0.25 * noise[..., MEDIUM] + 0.15 * noise[..., FINE]
-    mottle = np.exp(np.float32(style.mottle) * spots)
+    mottle = np.exp(style.mottle * spots)
     fine, medium, cells = noise[..., FINE], noise[..., MEDIUM], noise[..., CELLS]
     if style.lesion_texture == "granular":
         grain = 0.8 * fine + 0.5 * medium
@@ -229,16 +229,16 @@ def _reflectance(style: PatientStyle, scene: Scene, surface: Surface, wall: Floa
         grain = 0.9 * cells + 0.3 * medium
     else:
         grain = 0.6 * medium
-    grain = grain * np.float32(0.03 + 0.13 * style.lesion_grain) * cover
+    grain = grain * (0.03 + 0.13 * style.lesion_grain) * cover
     # Light that reaches deep places has bounced off the wall and takes on its colour.
     bounces = 1.0 + 0.5 * np.clip(0.9 - surface.wall, 0.0, 1.0)
     colour: Floats = np.empty((*thin.shape, 3), dtype=np.float32)
     for channel in range(3):
-        value = style.wall[channel] * mottle ** np.float32((0.6, 1.1, 1.0)[channel])
-        value *= 1.0 - np.float32(_VESSEL_ABSORPTION[kind][channel]) * thin
-        value *= 1.0 - np.float32(_VEIN_ABSORPTION[kind][channel]) * vein
-        tint = np.float32(_LESION_TINT[style.lesion_colour][channel] * contrast)
-        value *= 1.0 + cover * tint + grain * np.float32((0.5, 1.0, 0.9)[channel])
+        value = style.wall[channel] * mottle ** (0.6, 1.1, 1.0)[channel]
+        value *= 1.0 - _VESSEL_ABSORPTION[kind][channel] * thin
+        value *= 1.0 - _VEIN_ABSORPTION[kind][channel] * vein
+        tint = _LESION_TINT[style.lesion_colour][channel] * contrast
+        value *= 1.0 + cover * tint + grain * (0.5, 1.0, 0.9)[channel]
         colour[..., channel] = np.clip(value, 0.01, 1.0) ** bounces
     return colour
 

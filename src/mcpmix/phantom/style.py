@@ -94,19 +94,19 @@ def _draw_tissue(rng: np.random.Generator, mucosa: str) -> dict[str, object]:
     wet = surface == "mucus"
     return {
         "wall": (float(wall[0]), float(wall[1]), float(wall[2])),
-        "mottle": float(rng.uniform(0.05, 0.22)),
-        "gloss": float(rng.uniform(0.15, 1.0)),
+        "mottle": rng.uniform(0.05, 0.22),
+        "gloss": rng.uniform(0.15, 1.0),
         "vessels": vessels,
         "vessel_count": int(rng.integers(low, high)),
-        "vessel_strength": float(rng.uniform(0.35, 0.8)),
-        "vessel_wander": float(rng.uniform(0.06, 0.2)),
+        "vessel_strength": rng.uniform(0.35, 0.8),
+        "vessel_wander": rng.uniform(0.06, 0.2),
         "surface": surface,
-        "mucus": float(rng.uniform(0.06, 0.22)) if wet else 0.0,
-        "bubbles": float(rng.uniform(2.0, 9.0)) if wet else float(rng.uniform(0.0, 0.6)),
-        "fold_spacing": float(rng.uniform(0.8, 1.6)),
-        "fold_sharpness": float(rng.uniform(1.2, 3.6)),
-        "fold_height": float(rng.uniform(0.18, 0.45)),
-        "fold_lobes": float(rng.uniform(0.2, 0.9)),
+        "mucus": rng.uniform(0.06, 0.22) if wet else 0.0,
+        "bubbles": rng.uniform(2.0, 9.0) if wet else rng.uniform(0.0, 0.6),
+        "fold_spacing": rng.uniform(0.8, 1.6),
+        "fold_sharpness": rng.uniform(1.2, 3.6),
+        "fold_height": rng.uniform(0.18, 0.45),
+        "fold_lobes": rng.uniform(0.2, 0.9),
     }
 
 
@@ -116,25 +116,25 @@ def _draw_device(rng: np.random.Generator) -> dict[str, object]:
     low, high = {"dim": (0.6, 0.85), "normal": (1.1, 1.5), "bright": (1.8, 2.5)}[light]
     focus = _pick(rng, FOCUS, [0.6, 0.4])
     gains = np.exp(rng.normal(0.0, 0.06, 3))
-    size = float(rng.uniform(0.9, 0.99))
+    size = rng.uniform(0.9, 0.99)
     return {
         "view": view,
-        "view_size": (size, float(rng.uniform(0.86, 0.99)) if view == "octagonal" else size),
-        "view_cut": float(rng.uniform(0.3, 0.6)),
-        "view_shift": float(rng.uniform(-0.05, 0.05)),
-        "opening": float(rng.uniform(0.85, 1.25)),
+        "view_size": (size, rng.uniform(0.86, 0.99) if view == "octagonal" else size),
+        "view_cut": rng.uniform(0.3, 0.6),
+        "view_shift": rng.uniform(-0.05, 0.05),
+        "opening": rng.uniform(0.85, 1.25),
         "light": light,
-        "exposure": float(rng.uniform(low, high)),
-        "falloff": float(rng.uniform(0.55, 0.9)),
-        "ambient": float(rng.uniform(0.06, 0.22)),
-        "vignette": float(rng.uniform(0.05, 0.55)),
+        "exposure": rng.uniform(low, high),
+        "falloff": rng.uniform(0.55, 0.9),
+        "ambient": rng.uniform(0.06, 0.22),
+        "vignette": rng.uniform(0.05, 0.55),
         "focus": focus,
-        "blur": float(rng.uniform(0.007, 0.010) if focus == "sharp" else rng.uniform(0.016, 0.024)),
+        "blur": rng.uniform(0.007, 0.010) if focus == "sharp" else rng.uniform(0.016, 0.024),
         "white_balance": (float(gains[0]), float(gains[1]), float(gains[2])),
-        "gamma": float(rng.uniform(0.52, 0.7)),
-        "contrast": float(rng.uniform(0.9, 1.2)),
-        "saturation": float(rng.uniform(0.8, 1.15)),
-        "noise": float(rng.uniform(0.004, 0.022)),
+        "gamma": rng.uniform(0.52, 0.7),
+        "contrast": rng.uniform(0.9, 1.2),
+        "saturation": rng.uniform(0.8, 1.15),
+        "noise": rng.uniform(0.004, 0.022),
     }
 
 
@@ -144,9 +144,9 @@ def _draw_lesion_habit(rng: np.random.Generator, mucosa: str) -> dict[str, objec
     colour = _pick(rng, LESION_COLOURS, weights)
     return {
         "lesion_colour": colour,
-        "lesion_contrast": float(rng.uniform(0.15, 0.28) if colour == "similar" else rng.uniform(0.25, 1.0)),
+        "lesion_contrast": rng.uniform(0.15, 0.28) if colour == "similar" else rng.uniform(0.25, 1.0),
         "lesion_texture": _pick(rng, LESION_TEXTURES),
-        "lesion_grain": float(rng.uniform(0.15, 1.0)),
+        "lesion_grain": rng.uniform(0.15, 1.0),
     }
 
 

@@ -26,44 +26,24 @@ class Archive:
 
 @dataclass(frozen=True)
 class Entry:
-    """A public data set.
+    """A public data set."""
 
-    Attributes:
-        name: how it is called in a configuration, lower case.
-        title: how its authors call it.
-        images: number of images with masks in the complete set.
-        shows: what is seen, in a few words.
-        groups: what a group is; empty if nothing is known and each image is its own.
-        splits: names of the splits that come with it.
-        licence: terms of use.
-        citation: the paper to cite.
-        home: where it is obtained, and on what conditions.
-        layout: what the unpacked archive looks like.
-        traps: what has gone wrong for others.
-        load: from the folder of the unpacked archive, or the folder that holds it, to its samples.
-        archives: what `mcpmix data get` downloads; empty if there is no open download.
-        access: how else to get it, where there is none.
-        stems: a regular expression for the stems of its images, by which it is recognised; empty if they are
-            not special.
-        whole: whether it is recognised only if complete, because others name their files so too.
-    """
-
-    name: str
-    title: str
-    images: int
-    shows: str
-    groups: str
-    splits: tuple[str, ...]
+    name: str  # in a configuration, lower case
+    title: str  # what its authors call it
+    images: int  # number of images with masks in the complete set
+    shows: str  # what is seen, in a few words
+    groups: str  # what a group is; empty if nothing is known and each image is its own
+    splits: tuple[str, ...]  # names of the splits that come with it
     licence: str
     citation: str
-    home: str
-    layout: str
-    traps: tuple[str, ...]
-    load: Callable[[Path], Collection]
-    archives: tuple[Archive, ...] = ()
-    access: str = ""
-    stems: str = ""
-    whole: bool = False
+    home: str  # where it is obtained, and on what conditions
+    layout: str  # what the unpacked archive looks like
+    traps: tuple[str, ...]  # what has gone wrong for others
+    load: Callable[[Path], Collection]  # from the unpacked archive's folder, or the folder that holds it
+    archives: tuple[Archive, ...] = ()  # what `mcpmix data get` downloads
+    access: str = ""  # how to get it where there is no open download
+    stems: str = ""  # a regular expression for the stems of its images, by which it is recognised
+    whole: bool = False  # recognised only if complete, because others name their files so too
 
 
 def locate(root: Path, layouts: Iterable[Sequence[str]], expected: str) -> list[Path]:
