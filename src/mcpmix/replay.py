@@ -11,7 +11,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import INDEX, DatasetIndex
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import place_of, write_synthetic
+from mcpmix.generator.bank import place_of
 from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.ledger import read_rows
@@ -26,9 +26,8 @@ class Remade:
     Attributes:
         image: S,S,3 uint8.
         seed: of its noise.
-        prompt: its text.
         stored: the file of the bank that it belongs to; None if the bank has none.
-        difference: largest difference to that file in grey levels: 0 if not a bit differs; None without it.
+        difference: largest difference to that file in grey levels, 0 if not a bit differs; None without it.
     """
 
     image: Pixels
@@ -39,17 +38,15 @@ class Remade:
 
 
 def remake(config: Config, name: str, replica: int, progress: Progress = SILENT) -> Remade:
-    """Make one counterpart again, whatever batch it came from.
+    """Make one counterpart again, whatever batch it came from; the generator is made if it is not there.
 
     Noise and prompt come from run, sample and replica; the batch is filled up to its usual size, at which the
     networks round as they did. Only this sample is read.
 
     Args:
-        config: the run's configuration; its generator is made first if it is not there.
         name: id of a training image.
         replica: number in the bank (`pairs/images/ID/REPLICA.png`). One that the bank does not hold is the
             draw of that number: pairs made in training take draw `epoch - 1`.
-        progress: where to report.
 
     Raises:
         DataError: no training image has this id.
@@ -68,24 +65,17 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
     arrays = load_arrays(chosen, config.data.size)
     depths = read_depths(made.depth.folder, arrays.ids)
     maker = build_maker(config, made.generator.folder, arrays, depths, made.runtime.device)
-    attempt = _admitted_try(config.folder / "pairs", name, replica)
-    request = Request(0, replica + (attempt or 0) * config.synthesis.replicas)
+    pairs = config.folder / "pairs"
+    attempts = [
+        int(row["try"])
+        for row in read_rows(pairs)
+        if (row["parent"], row["replica"], row["admitted"]) == (name, replica, True)
+    ]
+    attempt = attempts[0] if attempts else 0
+    request = Request(0, replica + attempt * config.synthesis.replicas)
     image = make_filled(maker, [request], config.synthesis.batch_size)[0]
     stored, difference = None, None
-    if attempt is not None:
-        stored = config.folder / "pairs" / place_of(name, replica, attempt, admitted=True)
+    if attempts:
+        stored = pairs / place_of(name, replica, attempt, admitted=True)
         difference = int(np.abs(read_image(stored).astype(int) - image.astype(int)).max())
     return Remade(image, maker.seed(request), maker.text(request), stored, difference)
-
-
-def save_remade(remade: Remade, path: Path, run: str) -> None:
-    """Write the image as a PNG that says what it is."""
-    write_synthetic(path, remade.image, run=run, seed=remade.seed)
-
-
-def _admitted_try(pairs: Path, name: str, replica: int) -> int | None:
-    """The try with which a replica came into the bank; None if it is not there."""
-    for row in read_rows(pairs):
-        if (row["parent"], row["replica"], row["admitted"]) == (name, replica, True):
-            return int(row["try"])
-    return None

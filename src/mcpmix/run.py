@@ -3,7 +3,7 @@
     dataset -> depth -> judge -> generator -> pairs -> segmenter -> evaluation -> report
 
 Each stage is a folder below the run's folder and meets the others through it only. A finished folder is
-reused while everything that it depends on is the same; an unfinished one goes on where it was.
+reused while everything that it depends on is the same; an unfinished one is resumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,8 +56,6 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
     """Make every stage up to one that is named, reusing what is finished.
 
     Args:
-        config: the whole configuration.
-        progress: where to report.
         until: `dataset`, `depth`, `generator`, `pairs`, `inputs` (all that training reads), `segmenter`,
             `evaluation` or `report`.
     """
@@ -77,20 +75,20 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
 
 
 def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterator[str]:
-    """Make one stage after the other into `made`, and give the name of each that is there."""
+    """Make one stage after the other into `made`, and yield the name of each that is there."""
     folder, runtime, arms = config.folder, made.runtime, config.train.arms
     if connect().leads:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / "config.yaml", to_yaml(config))
     with leader_first():
-        made.dataset = dataset.run(config, folder / "dataset", progress)
+        data = made.dataset = dataset.run(config, folder / "dataset", progress)
     yield "dataset"
-    data = made.dataset
 
     generated = any(needs_generator(config, arm) for arm in arms)
-    if until in ("evaluation", "report"):  # said now, not after hours of training
-        evaluate.require_unseen(config, data, with_generator=generated)
+    search = None
+    if until in ("evaluation", "report"):  # refuses now, not after hours of training
+        search = evaluate.search_leaks(config, data, with_generator=generated)
 
     if generated or until in ("depth", "generator", "pairs"):
         with leader_first():
@@ -105,14 +103,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
         yield "generator"
         if config.synthesis.source == "bank" or until == "pairs":
             made.pairs = synthesize.run(
-                config,
-                data,
-                made.depth,
-                made.generator,
-                made.judge,
-                folder / "pairs",
-                runtime,
-                progress,
+                config, data, made.depth, made.generator, made.judge, folder / "pairs", runtime, progress
             )
         yield "pairs"
     if any(takes_edits(config, arm) for arm in arms):
@@ -123,26 +114,24 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
 
     cells = [(arm, seed) for seed in config.train.seeds for arm in arms]
     inputs = {arm: made.inputs(config, arm) for arm in arms}
-    made.segmenters = _all_cells(
-        config,
-        "segmenter",
-        {(arm, seed): train.key(config, inputs[arm], arm, seed) for arm, seed in cells},
-        lambda cell, out: partial(train.run, config, inputs[cell[0]], cell[0], cell[1], out),
-        runtime,
-        progress,
-    )
+    trainings = {
+        (arm, seed): (
+            train.key(config, inputs[arm], arm, seed),
+            partial(train.run, config, inputs[arm], arm, seed),
+        )
+        for arm, seed in cells
+    }
+    made.segmenters = _all_cells(config, "segmenter", trainings, runtime, progress)
     yield "segmenter"
 
-    made.evaluations = _all_cells(
-        config,
-        "evaluation",
-        {cell: evaluate.key(config, data, made.segmenters[cell]) for cell in cells},
-        lambda cell, out: partial(
-            evaluate.run, config, data, made.segmenters[cell], inputs[cell[0]].generator, out
-        ),
-        runtime,
-        progress,
-    )
+    evaluations = {
+        cell: (
+            evaluate.key(config, data, segmenter),
+            partial(evaluate.run, config, data, segmenter, inputs[cell[0]].generator, search),
+        )
+        for cell, segmenter in made.segmenters.items()
+    }
+    made.evaluations = _all_cells(config, "evaluation", evaluations, runtime, progress)
     yield "evaluation"
 
     from mcpmix.report import report  # its plots are heavy to import, and nothing before needs them
@@ -156,26 +145,22 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
 def _all_cells(
     config: Config,
     stage: str,
-    keys: Mapping[Cell, StageKey],
-    work: Callable[..., Callable[..., Artifact]],
+    work: Mapping[Cell, tuple[StageKey, Callable[..., Artifact]]],
     runtime: Runtime,
     progress: Progress,
 ) -> dict[Cell, Artifact]:
     """A stage of all arms with all seeds, side by side where the machine allows it."""
-    places = {cell: config.folder / stage / cell[0] / f"seed-{cell[1]}" for cell in keys}
-    finished = {
-        cell: reuse(places[cell], key, progress, f"{stage}/{cell[0]}/seed-{cell[1]}")
-        for cell, key in keys.items()
-    }
-    todo = {
-        f"{stage} {cell[0]} seed {cell[1]}": work(cell, places[cell])
-        for cell, artifact in finished.items()
-        if artifact is None
-    }
+    made: dict[Cell, Artifact | None] = {}
+    todo: dict[str, Callable[..., Artifact]] = {}
+    for (arm, seed), (key, task) in work.items():
+        name = f"{stage}/{arm}/seed-{seed}"
+        made[arm, seed] = reuse(config.folder / name, key, progress, name)
+        if made[arm, seed] is None:
+            todo[f"{stage} {arm} seed {seed}"] = partial(task, out=config.folder / name)
     settings = config.runtime
-    # Counted over all of them, not over those left: a continued run must round like an uninterrupted one.
-    workers = worker_count(settings.jobs, runtime.device, len(keys))
+    # Counted over all of them, not over those left: a resumed run must round like an uninterrupted one.
+    workers = worker_count(settings.jobs, runtime.device, len(work))
     threads = max(1, (settings.threads or core_count()) // workers)
     open_runtime = partial(setup, settings.device, settings.precision, threads, settings.deterministic)
-    made = iter(side_by_side(todo, workers, open_runtime, progress).values())
-    return {cell: artifact or next(made) for cell, artifact in finished.items()}
+    new = iter(side_by_side(todo, workers, open_runtime, progress).values())
+    return {cell: artifact or next(new) for cell, artifact in made.items()}

@@ -8,6 +8,7 @@ from tests.helpers.progress import Recorder
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import MANIFEST, file_digest
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.likeness import matches
 from mcpmix.run import run
 from mcpmix.segmenter.predict import load_segmenter
 
@@ -33,9 +34,10 @@ def test_every_stage_leaves_a_manifest(finished):
 def test_each_segmenter_has_a_card_with_its_data_and_test_scores(finished):
     index = DatasetIndex.read(finished.folder / "dataset")
     for arm in finished.train.arms:
-        card = (finished.folder / "segmenter" / arm / "seed-0" / "README.md").read_text(encoding="utf-8")
+        card = (finished.folder / "evaluation" / arm / "seed-0" / "README.md").read_text(encoding="utf-8")
         summary = finished.folder / "evaluation" / arm / "seed-0" / "summary.json"
         dsc = json.loads(summary.read_text())["dsc"]["mean"]
+        assert "dsc (%)" not in (finished.folder / "segmenter" / arm / "seed-0" / "README.md").read_text()
         assert index.digest in card
         assert f"trained with {arm}, seed 0" in card
         assert f"| dsc (%) | {dsc:.2f} |" in card
@@ -47,6 +49,23 @@ def test_everything_is_reused_the_second_time(finished):
     run(finished, recorder)
     assert recorder.titles == []
     assert before == {path: path.stat().st_mtime_ns for path in finished.folder.rglob(MANIFEST)}
+
+
+def test_no_stage_writes_into_a_finished_folder(finished):
+    for manifest in finished.folder.rglob(MANIFEST):
+        finished_at = manifest.stat().st_mtime_ns
+        late = [path for path in manifest.parent.rglob("*") if path.stat().st_mtime_ns > finished_at]
+        # The folder itself changes when the marks of unfinished work are taken away.
+        assert [path for path in late if path.is_file()] == [], manifest
+
+
+def test_leaks_are_searched_once(make_config, tmp_path, monkeypatch):
+    made, compared = make_config(tmp_path, "train.arms=[full-sup, mixup]"), []
+    monkeypatch.setattr(
+        "mcpmix.data.leakage.matches", lambda held, seen: compared.append(len(seen)) or matches(held, seen)
+    )
+    run(made)
+    assert [count for count in compared if count] == [4 + 2]  # the training and validation images
 
 
 def test_pairs_have_a_ledger_row_each_and_say_that_they_are_synthetic(finished):
@@ -70,6 +89,8 @@ def test_gates_start_at_half_of_their_bounds(finished):
     log = (finished.folder / "segmenter" / "mcpmix-rla" / "seed-0" / "log.jsonl").read_text().splitlines()
     first = json.loads(log[0])
     assert first["s"] == pytest.approx(0.35, abs=0.2)
+    assert first["mu"] == finished.rla.mu
+    assert first["tau"] == pytest.approx(first["tau0"] / 2)  # half-way: the first of two epochs
     assert set(first) >= {
         "epoch",
         "loss",

@@ -1,4 +1,4 @@
-"""Arguments that several commands share."""
+"""The commands that run stages, and the arguments that they share with others."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.screen import duration, shown_progress
+from mcpmix.cli.screen import duration, show_report, shown_progress
+
+if TYPE_CHECKING:
+    from mcpmix.config import Config
+    from mcpmix.core.stage_folder import Artifact
+    from mcpmix.run import Cell, Run
 
 ConfigFile = Annotated[
     Path,
@@ -20,40 +25,12 @@ Overrides = Annotated[
 ]
 
 
-if TYPE_CHECKING:
-    from mcpmix.config import Config
-    from mcpmix.core.stage_folder import Artifact
-    from mcpmix.run import Cell
-
-
 def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """Run all stages; finished ones are reused.
 
     A stage that was stopped goes on where it was.
     """
-    from mcpmix.cli.screen import show_report
-    from mcpmix.config_file import load_config
-
-    settings = load_config(config, overrides or ())
-    show_report(run_pipeline(settings))
-
-
-def run_pipeline(config: "Config") -> "Artifact":
-    """Check the settings before hours are spent, then run everything.
-
-    Returns:
-        The report.
-    """
-    from mcpmix import run as whole
-    from mcpmix.preflight import require_settings
-
-    require_settings(config)
-    with shown_progress() as progress:
-        seeds = ", ".join(map(str, config.train.seeds))
-        progress.say(f"{config.folder}: {', '.join(config.train.arms)}; seeds {seeds}")
-        made = whole.run(config, progress)
-    assert made.report is not None
-    return made.report
+    _run_all(_load(config, overrides))
 
 
 def depth(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -76,36 +53,29 @@ def synthesize(
     out: Annotated[Path, typer.Option(help="Folder for the images of --only.")] = Path("remade"),
 ) -> None:
     """Make synthetic counterparts of the training images."""
-    if only:
-        _remake(config, overrides, only, out)
-    else:
+    if not only:
         _one_stage(config, overrides, "pairs")
+        return
+    from mcpmix.core.errors import ConfigError
 
+    wanted = [text.rpartition(":") for text in only]
+    for text, (name, _, replica) in zip(only, wanted, strict=True):
+        if not name or not replica.isdecimal():
+            raise ConfigError(f"--only takes ID:REPLICA, as p000_f01:2, got {text!r}.")
+    settings = _load(config, overrides)
+    from mcpmix.generator.bank import write_synthetic
+    from mcpmix.preflight import require_settings
+    from mcpmix.replay import remake
 
-def _remake(config: Path, overrides: list[str] | None, only: list[str], out: Path) -> None:
-    from mcpmix.config_file import load_config
-
-    wanted = [_identity(text) for text in only]
-    settings = load_config(config, overrides or ())
-    from mcpmix.replay import remake, save_remade
-
-    for name, replica in wanted:
+    require_settings(settings)
+    for name, _, replica in wanted:
         with shown_progress() as progress:
-            remade = remake(settings, name, replica, progress)
-        path = out / name / f"{replica}.png"
-        save_remade(remade, path, settings.name)
+            remade = remake(settings, name, int(replica), progress)
+        path = out / name / f"{int(replica)}.png"
+        write_synthetic(path, remade.image, run=settings.name, seed=remade.seed)
         typer.echo(f"{path}: seed {remade.seed}, {remade.prompt!r}")
         if remade.difference is not None:
             typer.echo(f"  largest difference to {remade.stored}: {remade.difference} grey levels")
-
-
-def _identity(text: str) -> tuple[str, int]:
-    from mcpmix.core.errors import ConfigError
-
-    name, _, number = text.rpartition(":")
-    if not name or not number.isdecimal():
-        raise ConfigError(f"--only takes ID:REPLICA, as p000_f01:2, got {text!r}.")
-    return name, int(number)
 
 
 def train(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -118,44 +88,17 @@ def report(config: ConfigFile, overrides: Overrides = None) -> None:
     run(config, overrides)
 
 
-def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
-    from mcpmix.config_file import load_config
-
-    settings = load_config(config, overrides or ())  # first: its problems are cheap to find
-    from mcpmix import run as whole
-
-    with shown_progress() as progress:
-        artifact: Artifact = getattr(whole.run(settings, progress, until=stage), stage)
-    typer.echo(f"finished: {artifact.folder}")
-
-
 def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
-    """Make and list a result of each arm and seed.
-
-    Args:
-        config: the configuration's file.
-        overrides: settings to change.
-        stage: "segmenter" or "evaluation".
-    """
-    from mcpmix.config_file import load_config
-
-    settings = load_config(config, overrides or ())
-    from mcpmix import run as whole
-    from mcpmix.preflight import require_settings
-
-    require_settings(settings)
-    with shown_progress() as progress:
-        made: dict[Cell, Artifact] = getattr(whole.run(settings, progress, until=stage), f"{stage}s")
+    """Make and list the results of "segmenter" or "evaluation", one for each arm and seed."""
+    made: dict[Cell, Artifact] = getattr(_make(_load(config, overrides), stage), f"{stage}s")
     for (arm, seed), artifact in made.items():
-        typer.echo(f"{arm}, seed {seed}: {_summary(artifact)}  {artifact.folder}")
-
-
-def _summary(artifact: "Artifact") -> str:
-    counts = artifact.manifest["counts"]
-    if "validation_dsc" not in counts:
-        return f"test DSC {counts['dsc']:.1f} on {counts['images']} images"
-    warnings = "".join(f" Warning: {text}" for text in counts["warnings"][-1:])
-    return f"validation DSC {counts['validation_dsc']:.1f} in epoch {counts['best_epoch']}.{warnings}"
+        counts = artifact.manifest["counts"]
+        if stage == "evaluation":
+            text = f"test DSC {counts['dsc']:.1f} on {counts['images']} images"
+        else:
+            text = f"validation DSC {counts['validation_dsc']:.1f} in epoch {counts['best_epoch']}."
+            text += "".join(f" Warning: {warning}" for warning in counts["warnings"][-1:])
+        typer.echo(f"{arm}, seed {seed}: {text}  {artifact.folder}")
 
 
 _PLAN = """\
@@ -179,7 +122,6 @@ def demo(
     All stages, three arms with three seeds each, a table and a report. The same command goes on where it was
     stopped.
     """
-    from mcpmix.cli.screen import show_report
     from mcpmix.config_file import resolve_config
 
     start = time.monotonic()
@@ -189,5 +131,34 @@ def demo(
     )
     trainings = len(config.train.arms) * len(config.train.seeds)
     typer.echo(_PLAN.format(trainings=trainings, time="two minutes" if fast else "13 minutes"))
-    show_report(run_pipeline(config))
+    _run_all(config)
     typer.echo(f"elapsed: {duration(time.monotonic() - start)}")
+
+
+def _load(config: Path, overrides: list[str] | None) -> "Config":
+    from mcpmix.config_file import load_config
+
+    return load_config(config, overrides or ())
+
+
+def _make(config: "Config", until: str) -> "Run":
+    from mcpmix.preflight import require_settings
+    from mcpmix.run import run
+
+    require_settings(config)  # before hours are spent
+    with shown_progress() as progress:
+        if until == "report":
+            seeds = ", ".join(map(str, config.train.seeds))
+            progress.say(f"{config.folder}: {', '.join(config.train.arms)}; seeds {seeds}")
+        return run(config, progress, until)
+
+
+def _run_all(config: "Config") -> None:
+    made = _make(config, "report")
+    assert made.report is not None
+    show_report(made.report)
+
+
+def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
+    artifact: Artifact = getattr(_make(_load(config, overrides), stage), stage)
+    typer.echo(f"finished: {artifact.folder}")

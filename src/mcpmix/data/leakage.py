@@ -5,6 +5,7 @@ look by which the audit compares images. So the question can be asked years late
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.stage_folder import write_json
 from mcpmix.data.index import Record
-from mcpmix.data.likeness import closest, matches
+from mcpmix.data.likeness import matches
 
 SEEN = "images.json"
 
@@ -76,30 +77,52 @@ def seen_by_generator(folder: Path, digests: Iterable[str], base: Path) -> dict[
     return {"the generator": [*listed, *bare], "the generator's base": read_seen(base)}
 
 
-def copies(held: Sequence[SeenImage], seen: Sequence[SeenImage]) -> dict[str, str]:
-    """Held-out images that were seen, or that show nearly the same as one that was.
+class LeakSearch:
+    """Finds held-out images among those that networks have seen.
 
-    Returns:
-        By id, the most alike of the seen ones in words: `= train-7`, or `~ train-7 (12 of 256 signs differ,
-        correlation 0.991)`. The rule is that of the audit.
+    Each seen image is compared once, however many networks have seen it.
+
+    Args:
+        held: images that nobody must have seen.
     """
-    names = {image.sha256: image.id for image in seen}
-    found = {image.id: f"= {names[image.sha256]}" for image in held if image.sha256 in names}
-    asked = [image for image in held if image.id not in found and image.look]
-    known = [image for image in seen if image.look]
-    near = matches([image.look for image in asked], [image.look for image in known])
-    for place, match in closest(near).items():
-        found[asked[place].id] = f"~ {known[match.second].id} ({match.how})"
-    return found
+
+    def __init__(self, held: Sequence[SeenImage]) -> None:
+        self.held = held
+        # By digest of a seen image and id of a held-out one: their distance, in numbers and in words.
+        self._hits: dict[str, dict[str, tuple[float, str]]] = {}
+
+    def copies(self, seen: Sequence[SeenImage]) -> dict[str, str]:
+        """Held-out images that were seen, or that show nearly the same as one that was.
+
+        Returns:
+            By id, the most alike of the seen ones in words: `= train-7`, or `~ train-7 (12 of 256 signs
+            differ, correlation 0.991)`. The rule is that of the audit.
+        """
+        self._compare([image for image in seen if image.sha256 not in self._hits])
+        best: dict[str, tuple[float, str]] = {}
+        for image in seen:
+            for name, hit in self._hits[image.sha256].items():
+                best[name] = min(hit, best.get(name, hit))
+        return {name: how for name, (_, how) in best.items()}
+
+    def _compare(self, seen: Sequence[SeenImage]) -> None:
+        for image in seen:
+            same = [held.id for held in self.held if held.sha256 == image.sha256]
+            self._hits[image.sha256] = dict.fromkeys(same, (-math.inf, f"= {image.id}"))
+        asked, known = ([image for image in side if image.look] for side in (self.held, seen))
+        for match in matches([image.look for image in asked], [image.look for image in known]):
+            image = known[match.second]
+            hit = (match.distance, f"~ {image.id} ({match.how})")
+            self._hits[image.sha256].setdefault(asked[match.first].id, hit)
 
 
 def leak_text(
-    held: Sequence[SeenImage], seen_by: Mapping[str, Sequence[SeenImage]], *, refuse: bool, remedy: str = ""
+    search: LeakSearch, seen_by: Mapping[str, Sequence[SeenImage]], *, refuse: bool, remedy: str = ""
 ) -> str:
     """Say which test images somebody has seen.
 
     Args:
-        held: the test images.
+        search: among the test images.
         seen_by: images by who has seen them, as "the segmenter".
         refuse: whether that is an error.
         remedy: what else a user can do, for the message.
@@ -112,11 +135,11 @@ def leak_text(
     """
     told: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for who, seen in seen_by.items():
-        for name, what in copies(held, seen).items():
+        for name, what in search.copies(seen).items():
             told[name][what].append(who)
     if not told:
         return ""
-    share = f"{len(told)} of {len(held)} test images"
+    share = f"{len(told)} of {len(search.held)} test images"
     if refuse:
         lines = [
             f"{name} {what}, seen by {' and '.join(who)}"

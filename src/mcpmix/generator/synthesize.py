@@ -23,7 +23,7 @@ from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.judge import load_judge
 from mcpmix.generator.ledger import LEDGER, Ledger, Row, admitted_replicas, read_verified
 from mcpmix.generator.sheet import draw_pictures
-from mcpmix.networks.features import load_features
+from mcpmix.networks.features import features_digest, load_features
 from mcpmix.networks.weight_files import resolve
 
 # What the bank does not depend on: settings of pairs made in training.
@@ -39,7 +39,7 @@ def key(config: Config, generator: Artifact, judge: Artifact | None = None) -> S
     admission = config.synthesis.admission
     if admission.enabled and judge is not None:
         settings["admission"] = admission.model_dump(mode="json", exclude={"judge"})
-        settings["features"] = config.rla.features
+        settings["features"] = features_digest(config.rla.features)
         inputs["judge"] = judge.digest
     return StageKey("synthesize", settings, inputs, config.seed)
 

@@ -1,6 +1,7 @@
 """RLA: learning how much of the synthetic image to use, anchored at the real data; and MCPMix with it."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
@@ -182,6 +183,12 @@ class RLA(nn.Module):
         return self.mu > 0 and bool(self.tau0.isnan())
 
     @property
+    def measures(self) -> bool:
+        """Whether the next call of `loss` measures the discrepancy: in training every `mmd_every`-th does."""
+        seldom = self.training and self.mmd_every > 1
+        return self.features is not None and not (seldom and int(self.calls) % self.mmd_every)
+
+    @property
     def collapsed(self) -> bool:
         """Whether rho fell below 5 % of its bound before the last quarter of T.
 
@@ -219,8 +226,7 @@ class RLA(nn.Module):
         self._check_step(loss_real, loss_mix, mixed, zeta)
         rho, s = self.rho_max * torch.sigmoid(psi), self.s_max * torch.sigmoid(zeta)
         measured = None
-        seldom = self.training and self.mmd_every > 1
-        if self.features is not None and not (seldom and int(self.calls) % self.mmd_every):
+        if self.measures:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.mu > 0):
                 measured = self._discrepancy(real, mixed)
         distribution = torch.zeros_like(self.decay)
@@ -337,7 +343,7 @@ class RLAMix(Strategy):
         }
         require("MCPMix with RLA", checks)
         self.rla, self.gate_lr, self.spread = rla, gate_lr, spread
-        self._last: dict[str, Tensor] = {}
+        self._steps: dict[str, list[Tensor]] = defaultdict(list)  # what the log gives the means of
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Measure the margin on these batches, if it is "auto" and still unknown."""
@@ -346,6 +352,7 @@ class RLAMix(Strategy):
 
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch, from 1 to the end of the tail."""
+        self._steps.clear()
         self.rla.set_epoch(epoch)
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
@@ -358,8 +365,17 @@ class RLAMix(Strategy):
     def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:
         """The objective of RLA: the weighted losses, the distribution term and the priors, 0-d."""
         loss_real, loss_mix = losses
+        with torch.no_grad():  # before `loss`, which moves the signals of the controller
+            step = {"s": self.rla.s, "rho": self.rla.rho}
+        measures = self.rla.measures
         result = self.rla.loss(loss_real, loss_mix, batch.images, terms[1].images)
-        self._last = {name: part.detach() for name, part in result._asdict().items() if name != "total"}
+        step["prior"] = result.prior
+        if measures:
+            step["discrepancy"] = result.discrepancy
+            # As the paper writes it: without the factor that makes up for the steps that do not measure.
+            step["distribution"] = result.distribution / (self.rla.mmd_every if self.training else 1)
+        for name, value in step.items():
+            self._steps[name].append(value.detach())
         return result.total
 
     def parameter_groups(self, steps: int) -> list[dict[str, Any]]:
@@ -368,9 +384,15 @@ class RLAMix(Strategy):
         return [{"name": "gates", "params": self.rla.gate_parameters(), "lr": lr, "weight_decay": 0.0}]
 
     def log(self) -> dict[str, float]:
-        """Gates, margin, priors and the latest parts of the objective."""
-        values = {name: getattr(self.rla, name) for name in ("s", "rho", "s_prior", "rho_prior", "tau")}
-        return {name: float(value.detach()) for name, value in {**values, **self._last}.items()}
+        """Means over the steps of the epoch, the gates at its end, the margin and the priors.
+
+        Discrepancy and distribution term are means over the steps that measured them, and absent if none did.
+        """
+        rla = self.rla
+        values = {name: torch.stack(found).mean() for name, found in self._steps.items()}
+        values |= {name: getattr(rla, name) for name in ("s_prior", "rho_prior", "tau", "tau0")}
+        values |= {"s_end": rla.s, "rho_end": rla.rho}
+        return {name: float(value.detach()) for name, value in values.items()} | {"mu": float(rla.mu)}
 
     def warnings(self) -> list[str]:
         """A collapsed rho, if there is one."""

@@ -15,7 +15,8 @@ from torchvision.models import ResNet50_Weights, resnet50
 
 from mcpmix.core.errors import ModelError
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
-from mcpmix.networks.weight_files import EMBEDDED, resolve, resolve_file, split_pin
+from mcpmix.core.stage_folder import file_digest
+from mcpmix.networks.weight_files import EMBEDDED, digest_of_source, resolve, resolve_file, split_pin
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
@@ -134,13 +135,27 @@ def resnet_file() -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / ResNet50_Weights.IMAGENET1K_V2.url.rsplit("/", 1)[-1]
 
 
-def _cached_resnet() -> ResNetFeatures:
+def features_digest(source: str) -> str:
+    """SHA-256 of the weights that `load_features` reads; they may change under their name.
+
+    Raises:
+        ModelError: the weights are not on this machine, or have another digest than their pin.
+    """
+    return file_digest(_present_resnet()) if source == "resnet50" else digest_of_source(source, "features")
+
+
+def _present_resnet() -> Path:
     url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
     if not path.exists():
         raise ModelError(
             f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
             "with internet and copy it there, or set rla.features=embedded."
         )
+    return path
+
+
+def _cached_resnet() -> ResNetFeatures:
+    url, path = ResNet50_Weights.IMAGENET1K_V2.url, _present_resnet()
     try:
         return ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # torch fails on damaged files with errors of nearly every kind

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,7 +11,7 @@ from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.augment import denormalise
 from mcpmix.mixing.registry import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
 from mcpmix.mixing.strategy import Strategy
-from mcpmix.networks.features import load_features
+from mcpmix.networks.features import features_digest, load_features
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,37 @@ def needs_pairs(arm: str) -> bool:
     return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` tells of unknown names
 
 
-def arm_strategy(config: Config, arm: str) -> Strategy:
-    """The strategy of an arm with the settings it takes."""
-    rla, epochs = config.rla, config.train.epochs
-    fixed: dict[str, object] = {"s_max": rla.s_max, "rho": rla.fixed_rho}
-    settings: dict[str, dict[str, object]] = {
-        "mcpmix": fixed,
-        "mcpmix-stepwise": {"epochs": epochs, "rho": rla.fixed_rho},
-        "mcpmix-cosine": {"epochs": epochs, "rho": rla.fixed_rho},
-    }
+_SCHEDULED = ("mcpmix-stepwise", "mcpmix-cosine")
+
+
+def arm_settings(config: Config, arm: str) -> dict[str, Any]:
+    """All settings that an arm's strategy takes, but for the numbers of epochs: a part of its identity.
+
+    The features of RLA are given by their digest: a file may change under its name.
+    """
+    rla = config.rla
     if arm == "mcpmix-rla":
-        phi = load_features(rla.features)
-        settings[arm] = {
-            "epochs": epochs,
-            "tail_epochs": config.train.tail_epochs,
-            "features": NormalisedFeatures(phi),
-            **rla.model_dump(exclude={"gate_learning_rate", "features", "fixed_rho"}),
-            "gate_lr": rla.gate_learning_rate,
-        }
-    return build_strategy(arm, **settings.get(arm, {}), **config.train.strategies.get(arm, {}))
+        settings = rla.model_dump(mode="json", exclude={"fixed_rho"})
+        return {"rla": {**settings, "features": features_digest(rla.features)}}
+    if arm == "mcpmix":
+        return {"rla": {"s_max": rla.s_max, "fixed_rho": rla.fixed_rho}}
+    if arm in _SCHEDULED:
+        return {"rla": {"fixed_rho": rla.fixed_rho}}
+    return {"strategy": config.train.strategies.get(arm, {})}
+
+
+def arm_strategy(config: Config, arm: str) -> Strategy:
+    """The strategy of an arm; it takes what `arm_settings` says."""
+    settings = next(iter(arm_settings(config, arm).values()))
+    if "fixed_rho" in settings:
+        settings["rho"] = settings.pop("fixed_rho")
+    if arm in _SCHEDULED:
+        settings["epochs"] = config.train.epochs
+    if arm == "mcpmix-rla":
+        settings["epochs"], settings["tail_epochs"] = config.train.epochs, config.train.tail_epochs
+        settings["features"] = NormalisedFeatures(load_features(config.rla.features))
+        settings["gate_lr"] = settings.pop("gate_learning_rate")
+    return build_strategy(arm, **settings)
 
 
 class NormalisedFeatures(nn.Module):

@@ -1,4 +1,4 @@
-"""Scores a segmenter on the test split, at the images' own size."""
+"""Scores of a segmenter on the test images, at their own size."""
 
 import csv
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
 from mcpmix.data.cache import changed_files
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.leakage import SeenImage, images_of, leak_text, read_seen, seen_by_generator
+from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, leak_text, read_seen, seen_by_generator
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.networks.weight_files import resolve
-from mcpmix.segmenter.model_card import complete_card
+from mcpmix.segmenter.model_card import write_scored_card
 from mcpmix.segmenter.predict import Predictor, load_segmenter
 
 _LOG = "scores.jsonl"  # while it runs; scores.csv is the result
@@ -42,22 +42,16 @@ def run(
     dataset: Artifact,
     segmenter: Artifact,
     generator: Artifact | None,
+    search: LeakSearch | None,
     out: Path,
     runtime: Runtime,
     progress: Progress = SILENT,
 ) -> Artifact:
-    """Predict, write the masks, score them.
-
-    A killed evaluation goes on after the last image that it scored.
+    """Predict, write the masks, score them. A killed evaluation goes on after the last image it scored.
 
     Args:
-        config: section `evaluation`, and `generator.base`.
-        dataset: the data set's artefact; its test part is read.
-        segmenter: a trained segmenter.
-        generator: the generator whose pairs the segmenter saw, if any.
-        out: folder of the result.
-        runtime: device to run on.
-        progress: where to report.
+        generator: the one whose pairs the segmenter saw, if any.
+        search: what `search_leaks` returned. Networks that list other images than it knows are searched here.
 
     Raises:
         DataError: the segmenter, the generator or its base has seen test images, or nearly the same ones; or
@@ -65,7 +59,11 @@ def run(
     """
     index = DatasetIndex.read(dataset)
     records = index.part("test")
-    leaks = _leaks(config, dataset, records, _seen_by(config, index, segmenter, generator))
+    seen = {"the segmenter": read_seen(segmenter.folder) or _trained_on(index)}
+    if generator is not None:
+        base = resolve(config.generator.base, "pipeline")
+        seen |= seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
+    leaks = _leaks(config, dataset, search or LeakSearch(images_of(records)), seen)
     with workspace(out, key(config, dataset, segmenter)) as space:
         log = JsonLines(space.folder / _LOG)
         done = _finished(log, records, space.folder)
@@ -79,59 +77,50 @@ def run(
                 log.append(**done[-1])
                 advance()
         scores = [row["scores"] for row in done]
-        _write_csv(space.folder / "scores.csv", [r.id for r in records], scores)
-        summary = summarise(scores)
-        written = {name: asdict(value) for name, value in summary.items()}
+        with (space.folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, ["id", *scores[0]])
+            writer.writeheader()
+            writer.writerows({"id": row["id"], **row["scores"]} for row in done)
+        summary = {name: asdict(value) for name, value in summarise(scores).items()}
         pooled = region_scores(sum((Counts(**row["counts"]) for row in done), Counts(0, 0, 0, 0)))
         for name, value in pooled.items():
-            written[name]["pooled"] = value
-        write_json(space.folder / "summary.json", written)
-        complete_card(segmenter.folder, written)
+            summary[name]["pooled"] = value
+        write_json(space.folder / "summary.json", summary)
+        write_scored_card(space.folder, segmenter.folder, summary)
         log.path.unlink()
         marks = {"leaks": leaks} if leaks else {}
-        return space.finish(images=len(records), dsc=summary["dsc"].mean, **marks)
+        return space.finish(images=len(records), dsc=summary["dsc"]["mean"], **marks)
 
 
-def require_unseen(config: Config, dataset: Artifact, *, with_generator: bool) -> None:
-    """Refuse now, before hours of training, what evaluation would refuse after them.
-
-    Args:
-        config: section `evaluation`, and `generator.base`.
-        dataset: the data set's artefact.
-        with_generator: whether a generator will be trained.
+def search_leaks(config: Config, dataset: Artifact, *, with_generator: bool) -> LeakSearch:
+    """Search the test images among all that the networks of a run will see, before hours of training.
 
     Raises:
-        DataError: test images are among the training or validation images, or nearly.
+        DataError: some are among them, or nearly, and nobody has asked for such figures.
     """
     index = DatasetIndex.read(dataset)
-    trained = images_of([*index.part("train"), *index.part("validation")])
-    seen = {"the segmenter": trained}
+    seen = {"the segmenter": _trained_on(index)}
     if with_generator:
         seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
         if config.finetune.start is not None:
             seen["the generator's start"] = read_seen(resolve(config.finetune.start, "control"))
-    _leaks(config, dataset, index.part("test"), seen)
+    search = LeakSearch(images_of(index.part("test")))
+    _leaks(config, dataset, search, seen)
+    return search
+
+
+def _trained_on(index: DatasetIndex) -> list[SeenImage]:
+    return images_of([*index.part("train"), *index.part("validation")])
 
 
 def _leaks(
-    config: Config, dataset: Artifact, records: list[Record], seen_by: Mapping[str, list[SeenImage]]
+    config: Config, dataset: Artifact, search: LeakSearch, seen_by: Mapping[str, list[SeenImage]]
 ) -> str:
     """Why the figures will be too good; an error unless the user asked for such figures by name."""
     # A split that is known to leak was asked for by its name, and every table says so.
     asked = config.evaluation.seen == "mark" or bool(dataset.manifest["counts"].get("leaks"))
     remedy = " To score them nevertheless, with a mark in every table, set evaluation.seen=mark:"
-    return leak_text(images_of(records), seen_by, refuse=not asked, remedy=remedy)
-
-
-def _seen_by(
-    config: Config, index: DatasetIndex, segmenter: Artifact, generator: Artifact | None
-) -> dict[str, list[SeenImage]]:
-    trained = [*index.part("train"), *index.part("validation")]
-    seen = {"the segmenter": read_seen(segmenter.folder) or images_of(trained)}
-    if generator is not None:
-        base = resolve(config.generator.base, "pipeline")
-        seen |= seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
-    return seen
+    return leak_text(search, seen_by, refuse=not asked, remedy=remedy)
 
 
 def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[str, Any]]:
@@ -157,10 +146,3 @@ def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -
     write_png(folder / _PREDICTIONS / f"{record.id}.png", prediction.astype(np.uint8) * np.uint8(255))
     scores, counts = score_with_counts(truth.astype(bool), prediction, settings.tolerances, settings.band)
     return {"scores": scores, "counts": asdict(counts)}
-
-
-def _write_csv(path: Path, ids: list[str], rows: list[dict[str, float]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["id", *rows[0]])
-        writer.writeheader()
-        writer.writerows({"id": name, **row} for name, row in zip(ids, rows, strict=True))

@@ -1,4 +1,7 @@
-"""The README.md beside a saved segmenter: what it was made of, how good it is, what it is not for."""
+"""The model card of a segmenter: what it was made of, how good it is, what it is not for.
+
+Training writes it without scores; evaluation writes it once more into its own folder, with them.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +15,10 @@ from mcpmix.mixing.registry import strategy_needs_pairs
 from mcpmix.networks.weight_files import KNOWN, licence_of
 
 CARD = "README.md"
-_START, _END = "<!-- test scores -->", "<!-- /test scores -->"
+_NO_SCORES = """\
+Not in this card: it was written before any test image was seen. `mcpmix evaluate` writes the same card with
+the scores to `evaluation/ARM/seed-N/README.md` of the run. Pass that one on with this folder.
+"""
 _PIXELS = ("hd95", "assd")  # metrics in pixels; all others are in percent
 
 _HEAD = """\
@@ -58,40 +64,31 @@ is safe or useful in the care of patients, and it must not decide about any.
 
 
 def write_card(folder: Path, config: Config, description: Mapping[str, Any], index: DatasetIndex) -> None:
-    """Write the card of a segmenter that has just been trained.
-
-    Args:
-        folder: of the segmenter.
-        config: sections `train`, and where weights came from.
-        description: the segmenter's config.json.
-        index: its data, all parts.
-    """
+    """Write the card of a segmenter that has just been trained; `description` is its config.json."""
     sections = (
         _HEAD.format(**description),
         _LIMITS,
         "\n".join(_data(index)),
         "\n".join(_training(config, description)),
-        f"## Scores on the test images\n\n{_START}\nNot evaluated yet.\n{_END}\n",
+        f"## Scores on the test images\n\n{_NO_SCORES}",
         "\n".join(_licences(config, str(description["arm"]))),
         _USE,
     )
     write_text(folder / CARD, "\n".join(sections))
 
 
-def complete_card(folder: Path, summary: Mapping[str, Mapping[str, float]]) -> None:
-    """Put the scores of the test images into a card; a segmenter without one stays without.
+def write_scored_card(folder: Path, segmenter: Path, summary: Mapping[str, Mapping[str, float]]) -> None:
+    """Write the segmenter's card with its scores into another folder; a segmenter without one has none.
 
     Args:
-        folder: of the segmenter.
         summary: metric to `mean`, `sd`, `n` and `undefined` over images.
     """
-    path = folder / CARD
-    if not path.exists():
+    if not (segmenter / CARD).exists():
         return
-    before, opened, rest = path.read_text(encoding="utf-8").partition(_START)
-    _, closed, after = rest.partition(_END)
-    if opened and closed:  # somebody may have rewritten the card by hand
-        write_text(path, f"{before}{_START}\n" + "\n".join(_scores(summary)) + f"\n{_END}{after}")
+    card = (segmenter / CARD).read_text(encoding="utf-8")
+    if _NO_SCORES not in card:  # somebody has rewritten it
+        card += f"\n## Scores on the test images\n\n{_NO_SCORES}"
+    write_text(folder / CARD, card.replace(_NO_SCORES, "\n".join(_scores(summary)) + "\n"))
 
 
 def _data(index: DatasetIndex) -> Iterator[str]:
@@ -138,6 +135,7 @@ def _licences(config: Config, arm: str) -> Iterator[str]:
         if config.finetune.start is not None:
             yield _licence("start of the generator's ControlNet", config.finetune.start)
         yield _licence("depth, a condition of the generator", config.depth.model)
+    if arm == "mcpmix-rla":
         yield _licence("features of RLA", config.rla.features)
     yield ""
 

@@ -1,7 +1,7 @@
 """Stage 3: one segmenter, trained under one strategy with one seed.
 
-The loop does not know which strategy it runs. Seeds are matched: the same seed gives every arm the same
-initial weights, the same order of samples and the same geometric augmentation.
+Seeds are matched: the same seed gives every arm the same initial weights, the same order of samples and the
+same geometric augmentation.
 """
 
 from pathlib import Path
@@ -12,40 +12,38 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, workspace
-from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import write_seen
 from mcpmix.networks.segmenter import save_segmenter
 from mcpmix.networks.weight_files import digest_of_source
-from mcpmix.segmenter.arms import Inputs, needs_pairs
+from mcpmix.segmenter.arms import Inputs, arm_settings, needs_pairs
 from mcpmix.segmenter.model_card import write_card
 from mcpmix.segmenter.trainer import CHECKPOINT, Trainer
 
 
 def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
-    """What a segmenter depends on. Arms without pairs do not depend on them or on the gates."""
+    """What a segmenter depends on; of pairs and settings of strategies only what its arm uses."""
+    weights = config.segmenter.weights
     settings = {
         "arm": arm,
         "size": config.data.size,
-        "segmenter": config.segmenter.model_dump(mode="json"),
+        "segmenter": config.segmenter.model_dump(mode="json", exclude={"weights"}),
+        "weights": None if weights is None else digest_of_source(weights, "segmenter"),
         "train": config.train.model_dump(mode="json", exclude={"arms", "seeds", "strategies"}),
         "precision": config.runtime.precision,
         "deterministic": config.runtime.deterministic,
+        **arm_settings(config, arm),
     }
-    if config.segmenter.weights is not None:
-        settings |= {"weights": digest_of_source(config.segmenter.weights, "segmenter")}
-    if own := config.train.strategies.get(arm):
-        settings |= {"strategy": own}
     digests = {"dataset": inputs.dataset.digest}
     if inputs.edits is not None:
-        digests |= {"edits": inputs.edits.digest}
+        digests["edits"] = inputs.edits.digest
     elif needs_pairs(arm):
-        settings |= {"rla": config.rla.model_dump(mode="json"), "source": config.synthesis.source}
+        settings["source"] = config.synthesis.source
         source = inputs.pairs if config.synthesis.source == "bank" else inputs.generator
         if source is None:
             raise DataError(f"The arm {arm} trains on pairs: run `mcpmix synthesize` first.")
-        digests |= {"pairs": source.digest}
+        digests["pairs"] = source.digest
         if config.synthesis.makes_in_training:
-            settings |= {"synthesis": config.synthesis.model_dump(mode="json", exclude={"workers", "ahead"})}
+            settings["synthesis"] = config.synthesis.model_dump(mode="json", exclude={"workers"})
     return StageKey("train", settings, digests, seed_for(config.seed, seed))
 
 
@@ -58,23 +56,14 @@ def run(
     runtime: Runtime,
     progress: Progress = SILENT,
 ) -> Artifact:
-    """Train, choose the checkpoint on the validation split, save it.
-
-    Args:
-        config: sections `segmenter`, `train`, `rla` and `data.size`.
-        inputs: artefacts of the stages before.
-        arm: name of a strategy.
-        seed: number of the repetition.
-        out: folder of the result.
-        runtime: device and precision.
-        progress: where to report.
-    """
+    """Train, choose the checkpoint on the validation split, save it."""
     with workspace(out, key(config, inputs, arm, seed)) as space:
         trainer = Trainer(config, inputs, arm, seed, space.folder, runtime)
         try:
             trainer.fit(progress)
         finally:
             trainer.close()
+        chosen = {"best_epoch": trainer.best_epoch, "validation_dsc": trainer.best_dsc}
         description = {
             "name": config.segmenter.name,
             "variant": config.segmenter.variant,
@@ -82,23 +71,13 @@ def run(
             "arm": arm,
             "seed": seed,
             "dataset": inputs.dataset.digest,
-            "best_epoch": trainer.best_epoch,
-            "validation_dsc": trainer.best_dsc,
+            **chosen,
         }
         trainer.network.load_state_dict(trainer.best)
         save_segmenter(trainer.network, space.folder, description)
-        write_card(space.folder, config, description, DatasetIndex.read(inputs.dataset))
+        write_card(space.folder, config, description, trainer.index)
         write_seen(space.folder, trainer.seen)
-        artifact = space.finish(
-            epochs=trainer.epochs, steps=trainer.epochs * trainer.steps_per_epoch, **_scores(trainer)
-        )
+        steps = trainer.epochs * trainer.steps_per_epoch
+        artifact = space.finish(epochs=trainer.epochs, steps=steps, **chosen, warnings=trainer.warnings)
         (artifact / CHECKPOINT).unlink()  # last: a kill before this costs nothing
         return artifact
-
-
-def _scores(trainer: Trainer) -> dict[str, float | list[str]]:
-    return {
-        "best_epoch": trainer.best_epoch,
-        "validation_dsc": trainer.best_dsc,
-        "warnings": trainer.warnings,
-    }

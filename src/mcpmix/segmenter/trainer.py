@@ -1,7 +1,4 @@
-"""One training: the loop, its batches, validation and checkpoints.
-
-The loop does not know which strategy it runs.
-"""
+"""One training: its batches, the loop, validation and checkpoints. The loop does not know the strategy."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +31,13 @@ from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_los
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.segmenter.arms import Inputs, arm_strategy
 
+CHECKPOINT = "checkpoint.safetensors"
+_CALIBRATION_BATCHES = 4
+
 T = TypeVar("T")
+
+Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
+"""Sees each step after its backward pass: the batch, its terms, and the gradients at their logits."""
 
 
 def one_ahead(items: Iterator[T]) -> Iterator[T]:
@@ -42,9 +45,7 @@ def one_ahead(items: Iterator[T]) -> Iterator[T]:
 
     Whoever makes the items must not read what the user of the items changes. An error in making an item is
     raised where the item would have come; when the user stops early, the item in the making is waited for.
-
-    Args:
-        items: Makes an item at each call of `next`; only ever called by the background thread.
+    Only the background thread calls `next(items)`.
     """
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
@@ -54,13 +55,6 @@ def one_ahead(items: Iterator[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]  # anything but `end` is a T
 
 
-CHECKPOINT = "checkpoint.safetensors"
-_CALIBRATION_BATCHES = 4
-
-Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
-"""Sees each step after its backward pass: the batch, its terms, and the gradients at their logits."""
-
-
 class Trainer:
     """State of one training: networks, optimiser, position, best weights so far."""
 
@@ -68,14 +62,16 @@ class Trainer:
         self, config: Config, inputs: Inputs, arm: str, seed: int, folder: Path, runtime: Runtime
     ) -> None:
         self.config, self.seed, self.folder, self.runtime = config, seed, folder, runtime
-        index = DatasetIndex.read(inputs.dataset)
+        settings = config.train
+        self.index = DatasetIndex.read(inputs.dataset)
         cache = cache_of(inputs.dataset.folder)
-        self.train = load_arrays(index.part("train"), config.data.size, cache)
-        self.validation = load_arrays(index.part("validation"), config.data.size, cache)
+        self.train = load_arrays(self.index.part("train"), config.data.size, cache)
+        self.validation = load_arrays(self.index.part("validation"), config.data.size, cache)
         require_lesions(mask.any() for mask in self.validation.masks)
-        self.seen = images_of([*index.part("train"), *index.part("validation")])
-        self.epochs = config.train.epochs + config.train.tail_epochs
-        self.steps_per_epoch = math.ceil(len(self.train.ids) / config.train.batch_size)
+        self.seen = images_of([*self.index.part("train"), *self.index.part("validation")])
+        self.epochs = settings.epochs + settings.tail_epochs
+        self.steps_per_epoch = math.ceil(len(self.train.ids) / settings.batch_size)
+        steps = self.epochs * self.steps_per_epoch
 
         seed_everything(config.seed, "train", seed)
         network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
@@ -85,21 +81,18 @@ class Trainer:
         self.strategy.attach(self._input_gradient)
         self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
         self.gates: list[float] = []  # s * rho after each epoch
-        self.optimiser = self._optimiser()
+        weights = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
+        self.optimiser = torch.optim.AdamW(
+            [weights, *self.strategy.parameter_groups(steps)], lr=settings.learning_rate
+        )
         # Gradients of a mean over all pixels vanish in float16 unless the loss is scaled up.
         self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == torch.float16)
-        self.rates = cosine(self.optimiser, self.epochs * self.steps_per_epoch)
+        self.rates = cosine(self.optimiser, steps)
         self.observer: Observer | None = None
         self.log = JsonLines(folder / "log.jsonl")
         self.best: dict[str, Tensor] = {}
         self.best_dsc, self.best_epoch = -1.0, 0
         self.warnings: list[str] = []
-
-    def _optimiser(self) -> torch.optim.Optimizer:
-        settings = self.config.train
-        groups = [{"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}]
-        groups += self.strategy.parameter_groups(self.epochs * self.steps_per_epoch)
-        return torch.optim.AdamW(groups, lr=settings.learning_rate)
 
     def _open_pairs(self, inputs: Inputs) -> PairSource:
         return open_pairs(
@@ -117,7 +110,7 @@ class Trainer:
         """Run the epochs that are left; a checkpoint after each one."""
         done = self._restore()
         if done == 0:
-            self.strategy.prepare(list(self._calibration_batches()))
+            self.strategy.prepare(self._calibration_batches())
         title = f"{self.folder.parent.name} seed {self.seed}"
         with progress.track(title, self.epochs, done) as advance:
             for epoch in range(done + 1, self.epochs + 1):
@@ -127,14 +120,10 @@ class Trainer:
                 self.log.append(**row)
                 self.gates.append(_gate(row))
                 self._save(epoch)
-                advance(1, self._state(row))
+                note = f"loss {row['loss']:.3f}, best DSC {max(self.best_dsc, 0):.1f}"
+                pace = self.pairs.note() if self.pairs is not None else ""
+                advance(1, f"{note}, {pace}" if pace else note)
                 self.warnings = self.warnings or self.strategy.warnings()  # the first is enough
-
-    def _state(self, row: dict[str, Any]) -> str:
-        """A few words for the progress line."""
-        parts = [f"loss {row['loss']:.3f}", f"best DSC {max(self.best_dsc, 0):.1f}"]
-        note = self.pairs.note() if self.pairs is not None else ""
-        return ", ".join([*parts, note] if note else parts)
 
     def close(self) -> None:
         """End the workers of the pair source."""
@@ -143,7 +132,7 @@ class Trainer:
 
     # --- one epoch ---------------------------------------------------------------------------------------
 
-    def _run_epoch(self, epoch: int) -> dict[str, object]:
+    def _run_epoch(self, epoch: int) -> dict[str, Any]:
         # Dropout inside the network draws from torch's global stream; seeding it here makes an epoch
         # independent of those before it, so that a resumed run is the same run.
         seed_everything(self.config.seed, "epoch", self.seed, epoch)
@@ -184,16 +173,14 @@ class Trainer:
                 part.retain_grad()
         self.scaler.scale(total).backward()
         if self.observer is not None:
-            self.observer(batch, terms, [self._unscaled_gradient(part) for part in logits])
+            scale = self.scaler.get_scale()
+            gradients = [part.grad.float() / scale for part in logits if part.grad is not None]
+            self.observer(batch, terms, gradients)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.rates.step()
         values = {f"loss_{t.name}": loss.item() for t, loss in zip(terms, losses, strict=True)}
         return {"loss": total.item(), **values}
-
-    def _unscaled_gradient(self, logits: Tensor) -> Tensor:
-        assert logits.grad is not None  # it was retained
-        return logits.grad.float() / self.scaler.get_scale()
 
     def _input_gradient(self, images: Tensor, targets: Tensor) -> Tensor:
         with self.runtime.autocast():
@@ -241,7 +228,7 @@ class Trainer:
         )
 
     def _calibration_batches(self) -> Iterator[Batch]:
-        """Batches of the first epochs, as training will see them."""
+        """Batches of the first epochs, as training will see them; made only if the strategy takes them."""
         for index in range(_CALIBRATION_BATCHES):
             yield next(self._batches(min(1 + index, self.epochs)))
 
@@ -317,5 +304,6 @@ def recent_mean(values: Sequence[float], momentum: float) -> float:
 
 
 def _gate(row: Mapping[str, Any]) -> float:
-    """What the pairs of an epoch were worth: s * rho as logged, 1 for strategies that log neither."""
-    return float(row.get("s", 1.0)) * float(row.get("rho", 1.0))
+    """What the pairs of an epoch were worth: s * rho at its end, 1 for strategies that log neither."""
+    s, rho = (row.get(f"{name}_end", row.get(name, 1.0)) for name in ("s", "rho"))
+    return float(s) * float(rho)

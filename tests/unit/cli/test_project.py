@@ -234,7 +234,7 @@ def test_a_folder_in_use_by_another_run(mcpmix, config):
 
 
 def test_what_is_finished_is_kept_when_a_later_run_fails(mcpmix, config, phantom_folder):
-    weightless = ("train.arms=[mcpmix]", "depth.model=/nowhere")
+    weightless = ("train.arms=[full-sup]", "depth.model=/nowhere")  # no arm needs it, so nobody asks for it
     assert mcpmix("depth", config, *weightless).code == 4  # after the data set is made
     index = config.parent / "runs" / "study" / "dataset" / "index.json"
     samples = json.loads(index.read_text())["samples"]

@@ -8,8 +8,8 @@ from mcpmix.core.errors import DataError
 from mcpmix.data.dataset import build_index
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import (
+    LeakSearch,
     SeenImage,
-    copies,
     images_of,
     leak_text,
     read_seen,
@@ -17,7 +17,7 @@ from mcpmix.data.leakage import (
     seen_by_generator,
     write_seen,
 )
-from mcpmix.data.likeness import look_of
+from mcpmix.data.likeness import look_of, matches
 from mcpmix.data.sample import Sample, pixel_digest
 from mcpmix.data.splits import Split
 from mcpmix.phantom import render
@@ -66,7 +66,7 @@ def test_copies_are_found_by_pixels_and_by_look():
         seen("t3", PICTURES["c"]),
     ]
     known = [seen("a", PICTURES["a"]), seen("b", PICTURES["b"])]
-    found = copies(held, known)
+    found = LeakSearch(held).copies(known)
     assert found["t1"] == "= a"
     assert found["t2"].startswith("~ b (")
     assert found["t2"].endswith(" of 256 signs differ, correlation 1.000)")
@@ -76,7 +76,22 @@ def test_copies_are_found_by_pixels_and_by_look():
 def test_without_looks_only_the_same_pixels_are_found():
     held = [seen("t1", PICTURES["a"]), seen("t2", brighter(PICTURES["b"]))]
     known = [SeenImage(name, pixel_digest(image)) for name, image in PICTURES.items()]
-    assert copies(held, known) == {"t1": "= a"}
+    assert LeakSearch(held).copies(known) == {"t1": "= a"}
+
+
+def test_an_image_is_compared_once_whoever_has_seen_it(monkeypatch):
+    compared = []
+    monkeypatch.setattr(
+        "mcpmix.data.leakage.matches",
+        lambda held, known: compared.append(len(known)) or matches(held, known),
+    )
+    search = LeakSearch([seen("t1", PICTURES["a"]), seen("t2", brighter(PICTURES["b"]))])
+    a, b, c = (seen(name, PICTURES[name]) for name in "abc")
+    assert set(search.copies([a, b])) == {"t1", "t2"}
+    assert set(search.copies([b])) == {"t2"}
+    assert set(search.copies([c, a])) == {"t1"}
+    assert search.copies([c]) == {}
+    assert [count for count in compared if count] == [2, 1]
 
 
 def test_the_message_names_all_images_and_who_saw_them():
@@ -86,7 +101,7 @@ def test_the_message_names_all_images_and_who_saw_them():
         "the generator": [seen("a", PICTURES["a"]), seen("b", PICTURES["b"])],
     }
     with pytest.raises(DataError) as caught:
-        leak_text(held, seen_by, refuse=True, remedy=" Or say so:")
+        leak_text(LeakSearch(held), seen_by, refuse=True, remedy=" Or say so:")
     head, *lines = str(caught.value).split("\n")
     assert head.startswith("2 of 3 test images were seen in training, or show nearly the same")
     assert head.endswith(" Or say so:")
@@ -94,11 +109,11 @@ def test_the_message_names_all_images_and_who_saw_them():
     assert lines[1].startswith("  - t2 ~ b (")
     assert lines[1].endswith(", seen by the generator")
     assert len(lines) == 2
-    assert leak_text(held, seen_by, refuse=False) == (
+    assert leak_text(LeakSearch(held), seen_by, refuse=False) == (
         "2 of 3 test images were seen by the segmenter and the generator, or show nearly the same as an "
         "image that was"
     )
-    assert leak_text(held[2:], seen_by, refuse=True) == ""
+    assert leak_text(LeakSearch(held[2:]), seen_by, refuse=True) == ""
 
 
 @pytest.fixture

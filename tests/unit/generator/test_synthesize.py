@@ -5,12 +5,14 @@ import pytest
 from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import ConfigError, StorageError
-from mcpmix.core.stage_folder import read_artifact
+from mcpmix.core.stage_folder import Artifact, read_artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator import synthesize
 from mcpmix.generator.ledger import admitted_replicas, read_verified
 from mcpmix.generator.pair_source import open_pairs
+from mcpmix.networks.features import SmallFeatures, save_features
+from mcpmix.networks.weight_files import folder_digest
 from mcpmix.preflight import check
 from mcpmix.run import run
 
@@ -117,3 +119,17 @@ def test_settings_of_an_admission_that_is_off_do_not_matter(make_config, made, t
 def test_admission_of_pairs_made_in_training_is_refused(make_config, tmp_path):
     with pytest.raises(ConfigError, match="admission judges the images of a bank"):
         make_config(tmp_path, "synthesis.admission.enabled=true", "synthesis.source=on-the-fly")
+
+
+def test_replaced_weights_of_the_features_are_noticed_where_they_judge(make_config, tmp_path):
+    generator, judge = (Artifact(tmp_path, {"digest": name}) for name in ("generator", "judge"))
+
+    def digests(*overrides):
+        save_features(SmallFeatures((8, 8)), tmp_path / "features")  # another network each time
+        folder_digest.cache_clear()  # as in another process
+        config = make_config(tmp_path, f"rla.features={tmp_path / 'features'}", *overrides)
+        return synthesize.key(config, generator, judge).digest
+
+    assert digests() == digests()
+    judged = "synthesis.admission.enabled=true"
+    assert digests(judged) != digests(judged)

@@ -423,7 +423,8 @@ def test_rla_objective_is_the_weighted_sum_plus_its_two_terms():
     expected = (1 - log["rho"]) * 0.5 + log["rho"] * 0.9 + log["distribution"] + log["prior"]
     assert total == pytest.approx(expected)
     assert (log["s"], log["rho"], log["s_prior"]) == pytest.approx((0.35, 0.25, 0.35))
-    assert set(log) == {"s", "rho", "s_prior", "rho_prior", "tau", "discrepancy", "distribution", "prior"}
+    assert (log["s_end"], log["rho_end"]) == (log["s"], log["rho"])
+    assert (log["tau0"], log["mu"]) == pytest.approx((1e-6, 1.0))
 
 
 def test_rla_prepares_its_margin_once_and_keeps_it_in_its_state():

@@ -11,6 +11,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of, write_seen
+from mcpmix.data.likeness import matches
 from mcpmix.data.sample import read_mask
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 from mcpmix.run import run
@@ -37,12 +38,13 @@ class Setting:
         write_seen(place, images_of(records))
         return Artifact(place, {"digest": name, "key": {}, "counts": {}})
 
-    def run(self, name="evaluation", config=None, dataset=None, segmenter=None, generator=None):
+    def run(self, name="evaluation", config=None, dataset=None, segmenter=None, generator=None, search=None):
         return evaluate.run(
             config or self.config,
             dataset or self.dataset,
             segmenter or self.segmenter,
             generator,
+            search,
             self.folder / name,
             setup("cpu", "float32", 1, True),
         )
@@ -152,6 +154,29 @@ def test_a_run_that_evaluation_would_refuse_ends_before_training(setting, tmp_pa
     (tmp_path / "index.json").write_text(json.dumps(index))
     leaking = Artifact(tmp_path, setting.dataset.manifest)
     with pytest.raises(DataError, match=rf"{test['id']} ~ {train['id']} \(0 of 256 signs differ"):
-        evaluate.require_unseen(setting.config, leaking, with_generator=False)
-    evaluate.require_unseen(marked(setting), leaking, with_generator=False)
-    evaluate.require_unseen(setting.config, setting.dataset, with_generator=True)
+        evaluate.search_leaks(setting.config, leaking, with_generator=False)
+    evaluate.search_leaks(marked(setting), leaking, with_generator=False)
+    evaluate.search_leaks(setting.config, setting.dataset, with_generator=True)
+
+
+def test_what_was_searched_before_training_is_not_searched_again(setting, monkeypatch):
+    search = evaluate.search_leaks(setting.config, setting.dataset, with_generator=True)
+    compared = []
+    monkeypatch.setattr(
+        "mcpmix.data.leakage.matches", lambda held, seen: compared.append(len(seen)) or matches(held, seen)
+    )
+    images = [record.image_sha256 for record in setting.index.part("train")]
+    manifest = {**setting.generator.manifest, "counts": {"images": images}}
+    generator = Artifact(setting.generator.folder, manifest)
+    setting.run("searched", generator=generator, search=search)
+    assert sum(compared) == 0
+    setting.run("alone", generator=generator)
+    assert sum(compared) > 0
+
+
+def test_a_segmenter_that_lists_other_images_than_were_searched_is_refused(setting):
+    search = evaluate.search_leaks(setting.config, setting.dataset, with_generator=False)
+    first = setting.index.part("test")[0]
+    other = setting.network("other", [*setting.index.part("train"), first])
+    with pytest.raises(DataError, match=f"{first.id} = {first.id}, seen by the segmenter"):
+        setting.run("refused", segmenter=other, search=search)

@@ -4,7 +4,7 @@ import pytest
 
 from mcpmix.config_file import resolve_config
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.segmenter.model_card import CARD, complete_card, write_card
+from mcpmix.segmenter.model_card import CARD, write_card, write_scored_card
 
 DESCRIPTION = {
     "name": "unet",
@@ -50,7 +50,7 @@ def test_the_card_says_what_the_segmenter_is_made_of(tmp_path):
     assert f"`{INDEX.digest}`" in text
     assert "weights of epoch 7, validation DSC 61.23 %" in text
     assert "not a medical device" in text
-    assert "Not evaluated yet." in text
+    assert "Not in this card" in text
 
 
 def test_licences_are_those_of_what_the_arm_used(tmp_path):
@@ -61,6 +61,8 @@ def test_licences_are_those_of_what_the_arm_used(tmp_path):
     assert "| generator of the counterparts | embedded | Apache-2.0" in text
     text = card(tmp_path, "full-sup", "segmenter.weights=nvidia/mit-b0")
     assert "| segmenter | nvidia/mit-b0 | NVIDIA Source Code License" in text
+    assert "features of RLA" in card(tmp_path, "mcpmix-rla")
+    assert "features of RLA" not in card(tmp_path, "mcpmix")
     assert "generator" not in text.partition("## Licences")[2].partition("## Use")[0]
 
 
@@ -70,26 +72,27 @@ def test_paths_of_this_machine_stay_here(tmp_path):
     assert str(tmp_path) not in text
 
 
-def test_scores_are_put_in_and_replaced(tmp_path):
+def test_the_card_with_scores_is_another_file(tmp_path):
     before = card(tmp_path)
-    complete_card(tmp_path, SUMMARY)
-    first = (tmp_path / CARD).read_text(encoding="utf-8")
-    assert "| dsc (%) | 70.12 | 10.00 | 3 |" in first
-    assert "| hd95 (px) | 12.00 | 1.00 | 2 (1 undefined) |" in first
-    assert "Not evaluated yet." not in first
-    assert first.partition("<!-- test")[0] == before.partition("<!-- test")[0]
-    assert first.rpartition("/test scores -->")[2] == before.rpartition("/test scores -->")[2]
-    complete_card(tmp_path, {"dsc": {**SUMMARY["dsc"], "mean": 1.0}})
-    again = (tmp_path / CARD).read_text(encoding="utf-8")
-    assert "| dsc (%) | 1.00 |" in again
-    assert "70.12" not in again
+    (tmp_path / "evaluation").mkdir()
+    write_scored_card(tmp_path / "evaluation", tmp_path, SUMMARY)
+    scored = (tmp_path / "evaluation" / CARD).read_text(encoding="utf-8")
+    assert "| dsc (%) | 70.12 | 10.00 | 3 |" in scored
+    assert "| hd95 (px) | 12.00 | 1.00 | 2 (1 undefined) |" in scored
+    assert "Not in this card" not in scored
+    for part in before.split("## Scores")[0], before.split("## Licences")[1]:
+        assert part in scored
+    assert (tmp_path / CARD).read_text(encoding="utf-8") == before
 
 
 @pytest.mark.parametrize("text", [None, "my own words\n"])
-def test_a_missing_or_rewritten_card_stays_as_it_is(text, tmp_path):
+def test_scores_follow_a_card_written_by_hand(text, tmp_path):
     if text is not None:
         (tmp_path / CARD).write_text(text)
-    complete_card(tmp_path, SUMMARY)
-    assert (tmp_path / CARD).exists() == (text is not None)
+    (tmp_path / "evaluation").mkdir()
+    write_scored_card(tmp_path / "evaluation", tmp_path, SUMMARY)
+    scored = tmp_path / "evaluation" / CARD
+    assert scored.exists() == (text is not None)
     if text is not None:
+        assert scored.read_text().startswith("my own words\n\n## Scores on the test images\n\n| metric |")
         assert (tmp_path / CARD).read_text() == text

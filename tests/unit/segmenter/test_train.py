@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ import torch
 from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.progress import SILENT
+from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.augment import denormalise
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.registry import STRATEGIES
+from mcpmix.networks.features import SmallFeatures, save_features
+from mcpmix.networks.weight_files import folder_digest
 from mcpmix.run import run
 from mcpmix.segmenter import train, trainer
 from mcpmix.segmenter.arms import Inputs, check_arms, needs_pairs
@@ -119,6 +123,89 @@ def test_whether_an_arm_needs_pairs_is_up_to_its_strategy(prepared, arm, paired)
     assert needs_pairs(arm) is paired
     if not paired:
         assert set(train.key(config, inputs, arm, 0).inputs) == {"dataset"}
+
+
+PAIRED = ("mcpmix", "mcpmix-rla", "mcpmix-stepwise", "mcpmix-cosine", "append", "diffusemix")
+
+
+@pytest.mark.parametrize(
+    ("change", "trained_again"),
+    [
+        ("rla.mu=0.5", {"mcpmix-rla"}),
+        ("rla.rho_max=0.4", {"mcpmix-rla"}),
+        ("rla.s_max=0.5", {"mcpmix", "mcpmix-rla"}),
+        ("rla.fixed_rho=0.5", {"mcpmix", "mcpmix-stepwise", "mcpmix-cosine"}),
+        ("train.strategies={append: {ratio: 0.5}}", {"append"}),
+        ("train.tail_epochs=1", set(PAIRED)),
+    ],
+)
+def test_an_arm_is_trained_again_only_if_it_uses_what_changed(make_config, tmp_path, change, trained_again):
+    artifact = Artifact(tmp_path, {"digest": "d"})
+    inputs = Inputs(artifact, artifact, artifact, artifact)
+    before, after = make_config(tmp_path), make_config(tmp_path, change)
+    changed = {arm for arm in PAIRED if train.key(before, inputs, arm, 0) != train.key(after, inputs, arm, 0)}
+    assert changed == trained_again
+
+
+def test_replaced_weights_are_noticed_and_moved_ones_are_not(make_config, tmp_path):
+    artifact = Artifact(tmp_path, {"digest": "d"})
+    inputs = Inputs(artifact, artifact, artifact, artifact)
+    for name in ("a", "b"):
+        save_features(SmallFeatures((8, 8)), tmp_path / name)  # random weights, so two networks
+    shutil.copytree(tmp_path / "a", tmp_path / "a-moved")
+
+    def keys(name):
+        folder_digest.cache_clear()  # as in another process
+        config = make_config(tmp_path, f"rla.features={tmp_path / name}")
+        return {arm: train.key(config, inputs, arm, 0).digest for arm in PAIRED}
+
+    before = keys("a")
+    assert keys("a-moved") == before
+    shutil.rmtree(tmp_path / "a")
+    shutil.copytree(tmp_path / "b", tmp_path / "a")
+    assert {arm for arm, digest in keys("a").items() if digest != before[arm]} == {"mcpmix-rla"}
+
+
+@pytest.mark.parametrize("arm", ["mcpmix", "mcpmix-cosine", "append", "mcpmix-rla"])
+def test_calibration_batches_are_made_for_arms_that_calibrate_only(make_config, tmp_path, monkeypatch, arm):
+    config = make_config(tmp_path, "train.epochs=1", f"train.arms=[{arm}]")
+    made = run(config, until="inputs")
+    epochs, real = [], train.Trainer._batches
+    monkeypatch.setattr(
+        train.Trainer, "_batches", lambda self, epoch: epochs.append(epoch) or real(self, epoch)
+    )
+    trainer = train.Trainer(config, made.inputs(config, arm), arm, 0, tmp_path, made.runtime)
+    trainer.fit(SILENT)
+    assert len(epochs) == (1 + 4 if arm == "mcpmix-rla" else 1)
+
+
+def test_the_log_of_rla_has_means_over_the_epoch(make_config, tmp_path):
+    config = make_config(
+        tmp_path, "train.epochs=1", "train.arms=[mcpmix-rla]", "rla.mmd_every=2", "rla.tau0=1e-6"
+    )
+    made = run(config, until="inputs")
+    inputs = made.inputs(config, "mcpmix-rla")
+    trainer = train.Trainer(config, inputs, "mcpmix-rla", 0, tmp_path, made.runtime)
+    rla, steps = trainer.strategy.rla, []
+    real = rla.loss
+    rla.loss = lambda *parts: steps.append((rla.s.item(), rla.rho.item(), real(*parts))) or steps[-1][-1]
+    trainer.fit(SILENT)
+
+    (row,) = trainer.log.rows()
+    assert len(steps) == trainer.steps_per_epoch == 2
+    measured = [loss for _, _, loss in steps][::2]
+    assert steps[-1][-1].distribution.item() == 0  # the last step does not measure
+    assert row["s"] == pytest.approx(np.mean([s for s, _, _ in steps]))
+    assert row["rho"] == pytest.approx(np.mean([rho for _, rho, _ in steps]))
+    assert row["s_end"] == pytest.approx(rla.s.item())
+    assert row["rho_end"] == pytest.approx(rla.rho.item())
+    assert row["prior"] == pytest.approx(np.mean([loss.prior.item() for _, _, loss in steps]))
+    assert row["discrepancy"] == pytest.approx(np.mean([loss.discrepancy.item() for loss in measured]))
+    assert row["distribution"] == pytest.approx(np.mean([loss.distribution.item() / 2 for loss in measured]))
+    assert row["distribution"] > 0
+    assert row["loss"] == pytest.approx(np.mean([loss.total.item() for _, _, loss in steps]))
+    assert (row["mu"], row["tau0"]) == pytest.approx((config.rla.mu, 1e-6))
+    assert trainer.gates == [row["s_end"] * row["rho_end"]]
 
 
 def test_consistency_is_part_of_the_objective(prepared, tmp_path):
