@@ -1,0 +1,31 @@
+from mcpmix.segmenter.arms import arm_strategy, check_strategies
+
+
+def test_settings_of_the_section_rla_reach_the_gates(make_config, tmp_path):
+    config = make_config(
+        tmp_path,
+        "rla.s_prior_max=0.3",
+        "rla.rho_prior_max=0.2",
+        "rla.root=true",
+        "rla.bandwidths=[0.5, 1, 2]",
+        "rla.spread=0.5",
+        "rla.gate_learning_rate=0.01",
+        "train.tail_epochs=3",
+    )
+    strategy = arm_strategy(config, "mcpmix-rla")
+    rla = strategy.rla
+    assert (rla.s_prior_max, rla.rho_prior_max, rla.root, rla.bandwidths) == (0.3, 0.2, True, (0.5, 1.0, 2.0))
+    assert (strategy.spread, strategy.gate_lr, rla.tail_epochs) == (0.5, 0.01, 3)
+
+
+def test_the_fixed_arms_take_their_weight_from_the_section_rla(make_config, tmp_path):
+    config = make_config(tmp_path, "rla.fixed_rho=0.4", "rla.s_max=0.6")
+    for arm in ("mcpmix", "mcpmix-stepwise", "mcpmix-cosine"):
+        assert arm_strategy(config, arm).rho == 0.4
+    assert arm_strategy(config, "mcpmix").s_max == 0.6
+
+
+def test_settings_of_other_strategies_come_from_the_section_train(make_config, tmp_path):
+    config = make_config(tmp_path, "train.strategies.mixup.alpha=0.4")
+    assert arm_strategy(config, "mixup").alpha == 0.4
+    assert check_strategies({"mixup": {"alpha": -1}})[0].startswith("train.strategies.mixup: ")
