@@ -1,21 +1,13 @@
 """What the ledger of a bank of pairs says."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_image
 from mcpmix.generator.admission import tally
-from mcpmix.generator.ledger import read_rows
-
-Row = dict[str, Any]
-
-
-def ledger_rows(pairs: Artifact) -> list[Row]:
-    """All tries."""
-    return read_rows(pairs.folder)
+from mcpmix.generator.ledger import Row
 
 
 def tries(rows: list[Row], judge: Artifact) -> Row:

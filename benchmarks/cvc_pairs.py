@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tools.pretrain.build import OwnImages, Training, build_weights
 
-from _bank import images_of, ledger_rows, reasons_text, tries
+from _bank import images_of, reasons_text, tries
 from _kid import kid
 from _lite0 import prepared_weights
 from _markers import fill
@@ -32,6 +32,7 @@ from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import read_artifact, write_json, write_text
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
+from mcpmix.generator.ledger import read_rows
 from mcpmix.networks.features import load_features
 from mcpmix.run import Run, run
 
@@ -112,7 +113,7 @@ def train_base(config: Config, options: argparse.Namespace, progress: Progress) 
 
 def figures(config: Config, made: Run) -> dict[str, Any]:
     """What the bank is worth: alignment by the judge's measure, KID to seen and to held-out sequences."""
-    rows = ledger_rows(made.pairs)
+    rows = read_rows(made.pairs.folder)
     index = DatasetIndex.read(made.dataset)
     phi = load_features(config.rla.features)
 

@@ -31,7 +31,7 @@ import diffusers
 import numpy as np
 import torch
 
-from _bank import images_of, ledger_rows, reasons_text, tries
+from _bank import images_of, reasons_text, tries
 from _kid import kid
 from _markers import fill
 from _swap import draw_partners, where_changed
@@ -46,6 +46,7 @@ from mcpmix.generator.conditions import read_depths, swapped_conditions
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.judge import dice_of, load_judge
+from mcpmix.generator.ledger import read_rows
 from mcpmix.generator.workers import Request, make_filled
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
@@ -316,7 +317,7 @@ def swapped(bench: Bench, requests: Sequence[Request], partners: np.ndarray, cha
 def bank(bench: Bench, _: int) -> Row:
     """The images that the run trains with, against all that were tried and against real ones."""
     pairs, judge = bench.run.pairs, bench.run.judge
-    tried = ledger_rows(pairs)
+    tried = read_rows(pairs.folder)
     admitted = [row for row in tried if row["admitted"]]
     place = {name: index for index, name in enumerate(bench.train.ids)}
     requests = [Request(place[row["parent"]], row["replica"]) for row in admitted]

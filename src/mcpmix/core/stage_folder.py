@@ -190,7 +190,7 @@ def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold a stage's folder against other runs, to work on it or to mend it.
+    """Hold a stage's folder against other runs, to work on it or to repair it.
 
     Raises:
         StorageError: another run uses the folder, the disk is full or not writable.

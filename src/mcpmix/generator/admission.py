@@ -3,8 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,56 +22,44 @@ _MORE_CLIPPED = 0.2  # share of pixels that may be burnt out beyond what real im
 _DIGITS = 6  # of scores in the ledger
 
 
-class Exposure(NamedTuple):
-    """Mean grey of an image, its standard deviation (0: blank), and the share of burnt-out pixels."""
-
-    mean: float
-    spread: float
-    clipped: float
-
-
-def expose(images: Pixels) -> list[Exposure]:
-    """Exposure of each of B,S,S,3 uint8 images."""
-    grey = images.astype(np.float64) @ _LUMA / 255
-    flat = grey.reshape(len(images), -1)
-    return [Exposure(float(row.mean()), float(row.std()), float((row >= _WHITE).mean())) for row in flat]
+def expose(images: Pixels) -> list[dict[str, float]]:
+    """Of B,S,S,3 uint8 images: `mean` grey, its `spread` (0: blank), and the share of `clipped` pixels."""
+    grey = (images.astype(np.float64) @ _LUMA / 255).reshape(len(images), -1)
+    return [
+        {"mean": float(row.mean()), "spread": float(row.std()), "clipped": float((row >= _WHITE).mean())}
+        for row in grey
+    ]
 
 
-@dataclass(frozen=True)
-class ExposureLimits:
-    """Lowest and highest mean grey, lowest spread, highest share of burnt-out pixels."""
+def exposure_limits(images: Pixels, tolerance: float) -> dict[str, float]:
+    """Limits around real images, B,S,S,3 uint8.
 
-    darkest: float
-    brightest: float
-    flattest: float
-    clipped: float
+    Args:
+        images: real ones, at least one.
+        tolerance: how far beyond the extremes of the real images, 0 to 1. 0: no further than they go; 1:
+            everything. At 0.5 half the mean or spread of the darkest or flattest real image is allowed.
 
-    @classmethod
-    def of(cls, images: Pixels, tolerance: float) -> Self:
-        """Limits around real images, B,S,S,3 uint8.
+    Returns:
+        Mean grey of the `darkest` and `brightest` image, spread of the `flattest`, largest share `clipped`.
+    """
+    real = expose(images)
+    return {
+        "darkest": min(row["mean"] for row in real) * (1 - tolerance),
+        "brightest": 1 - (1 - max(row["mean"] for row in real)) * (1 - tolerance),
+        "flattest": min(row["spread"] for row in real) * (1 - tolerance),
+        "clipped": max(row["clipped"] for row in real) + _MORE_CLIPPED * tolerance,
+    }
 
-        Args:
-            images: real ones, at least one.
-            tolerance: how far beyond the extremes of the real images, 0 to 1. 0: no further than they go; 1:
-                everything. At 0.5 half the mean or spread of the darkest or flattest real image is allowed.
-        """
-        means, spreads, clipped = zip(*expose(images), strict=True)
-        return cls(
-            darkest=min(means) * (1 - tolerance),
-            brightest=1 - (1 - max(means)) * (1 - tolerance),
-            flattest=min(spreads) * (1 - tolerance),
-            clipped=max(clipped) + _MORE_CLIPPED * tolerance,
-        )
 
-    def problem(self, exposure: Exposure) -> str:
-        """Why an image is refused; empty if it is not."""
-        if exposure.spread < self.flattest:
-            return "blank"
-        if exposure.mean < self.darkest:
-            return "too dark"
-        if exposure.mean > self.brightest:
-            return "too bright"
-        return "burnt out" if exposure.clipped > self.clipped else ""
+def exposure_problem(exposure: Mapping[str, float], limits: Mapping[str, float]) -> str:
+    """Why an image is refused; empty if it is not."""
+    if exposure["spread"] < limits["flattest"]:
+        return "blank"
+    if exposure["mean"] < limits["darkest"]:
+        return "too dark"
+    if exposure["mean"] > limits["brightest"]:
+        return "too bright"
+    return "burnt out" if exposure["clipped"] > limits["clipped"] else ""
 
 
 @dataclass(frozen=True)
@@ -91,13 +79,11 @@ class Admission:
     """Judge, copy check and exposure together.
 
     Args:
-        judge: says whether the lesion is under its mask.
-        copies: distances to real images.
-        arrays: the training images and masks that requests refer to.
+        arrays: training images and masks.
         groups: the group of each.
         alignment: lowest Dice of the judge's mask against the true one.
-        copy: lowest distances to any training image.
-        exposure: limits of brightness and contrast.
+        copy: lowest distances to any training image, from `CopyCheck.limits`.
+        exposure: from `exposure_limits`.
     """
 
     def __init__(
@@ -109,7 +95,7 @@ class Admission:
         *,
         alignment: float,
         copy: Mapping[str, float],
-        exposure: ExposureLimits,
+        exposure: Mapping[str, float],
     ) -> None:
         self.judge, self.copies, self.arrays, self.groups = judge, copies, arrays, tuple(groups)
         self.alignment, self.copy, self.exposure = alignment, copy, exposure
@@ -119,7 +105,7 @@ class Admission:
         return {
             "alignment": self.alignment,
             "copy": self.copies.as_json(self.copy),
-            "exposure": asdict(self.exposure),
+            "exposure": dict(self.exposure),
         }
 
     def unjudgeable(self) -> list[str]:
@@ -135,11 +121,11 @@ class Admission:
         for alignment, contrast, near, light in zip(
             alignments, contrasts, distances, expose(images), strict=True
         ):
-            reasons = [self.exposure.problem(light)]
+            reasons = [exposure_problem(light, self.exposure)]
             if alignment < self.alignment:
                 reasons.append(f"alignment: {alignment:.2f} < {self.alignment:.2f}")
             reasons += copy_problems(near, self.copy)
-            scores = {"alignment": float(alignment), "contrast": float(contrast), **near, **light._asdict()}
+            scores = {"alignment": float(alignment), "contrast": float(contrast), **near, **light}
             kept = {name: _for_json(value) for name, value in scores.items()}
             verdicts.append(Verdict(kept, tuple(reason for reason in reasons if reason)))
         return verdicts

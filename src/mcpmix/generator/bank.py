@@ -29,11 +29,7 @@ class Bank:
 
     Args:
         folder: gets `images/<id>/<replica>.png`, `rejected/<id>/<replica>-<try>.png` and the ledger.
-        ledger: of the folder.
-        maker: makes images.
-        replicas: counterparts per mask (K).
         tries: images drawn for one place at most.
-        batch_size: images per call of the generator.
         run: name of the run, for the PNGs.
         facts: what all rows share.
         masks: digest of each sample's mask.

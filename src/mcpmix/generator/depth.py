@@ -6,7 +6,7 @@ changed data set computes only what no earlier folder of this run has.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from mcpmix.core.errors import StorageError
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace, written
-from mcpmix.data.cache import cache_of, load_arrays
+from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.generator.conditions import write_depth
 from mcpmix.networks.depth import DepthNetwork, convention
@@ -56,55 +56,43 @@ def run(
     stage_key = key(config, dataset)
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
-    index = DatasetIndex.read(dataset)
-    parts = [index.part("train"), looked_at(index, config)]
+    index, cache = DatasetIndex.read(dataset), cache_of(dataset.folder)
+    parts = {"train": index.part("train"), "validation": looked_at(index, config)}
     with workspace(out, stage_key) as space:
         log = JsonLines(space.folder / MAPS)
         log.rewrite(row for row in log.rows() if _intact(space.folder / f"{row['id']}.png", row["sha256"]))
-        reused = _take_over([record for part in parts for record in part], out, stage_key, log)
-        _compute(index, parts, config, cache_of(dataset.folder), log, runtime, progress)
-        return space.finish(maps=sum(map(len, parts)), reused=reused)
+        reused = _take_over([record for part in parts.values() for record in part], out, stage_key, log)
+        done, count = {row["id"] for row in log.rows()}, sum(map(len, parts.values()))
+        if len(done) < count:
+            network = DepthNetwork(resolve(config.depth.model, "depth"), config.depth.near, runtime.device)
+            with progress.track("depth", count, len(done)) as advance:
+                for name, part in parts.items():
+                    if not part:
+                        continue
+                    arrays = load_arrays(index.part(name), config.data.size, cache, progress)
+                    for start in range(0, len(part), config.depth.batch_size):
+                        batch = part[start : start + config.depth.batch_size]
+                        advance(_compute(network, batch, arrays, done, log))
+        return space.finish(maps=count, reused=reused)
 
 
 def _compute(
-    index: DatasetIndex,
-    parts: Sequence[Sequence[Record]],
-    config: Config,
-    cache: Path,
-    log: JsonLines,
-    runtime: Runtime,
-    progress: Progress,
-) -> None:
-    """Compute what is missing, in batches that do not depend on it.
+    network: DepthNetwork, batch: Sequence[Record], arrays: Arrays, done: Container[str], log: JsonLines
+) -> int:
+    """Compute and write the missing maps of a batch; returns how many.
 
-    Networks round differently at different batch sizes: a batch cut short by a kill is computed as a whole
-    again, and no batch spans two parts, so that every map is that of an uninterrupted run, to the last bit.
+    Networks round differently at different batch sizes. So a batch cut short by a kill is computed as a whole
+    again, and none spans two parts: every map is that of an uninterrupted run, to the last bit.
     """
-    done = {row["id"] for row in log.rows()}
-    size, network = config.depth.batch_size, None
-    with progress.track("depth", sum(map(len, parts)), len(done)) as advance:
-        for part in parts:
-            if all(record.id in done for record in part):
-                continue
-            network = network or DepthNetwork(
-                resolve(config.depth.model, "depth"), config.depth.near, runtime.device
-            )
-            whole = load_arrays(index.part(part[0].split), config.data.size, cache, progress)
-            images = whole.take([record.id for record in part]).images
-            for start in range(0, len(part), size):
-                batch = part[start : start + size]
-                missing = [place for place, record in enumerate(batch) if record.id not in done]
-                if not missing:
-                    continue
-                with torch.inference_mode():
-                    maps = network(images[start : start + size])
-                for place in missing:
-                    path = log.path.with_name(f"{batch[place].id}.png")
-                    write_depth(path, maps[place])
-                    log.append(
-                        id=batch[place].id, image_sha256=batch[place].image_sha256, sha256=file_digest(path)
-                    )
-                advance(len(missing))
+    missing = [place for place, record in enumerate(batch) if record.id not in done]
+    if missing:
+        with torch.inference_mode():
+            maps = network(arrays.take([record.id for record in batch]).images)
+        for place in missing:
+            record, path = batch[place], log.path.with_name(f"{batch[place].id}.png")
+            write_depth(path, maps[place])
+            log.append(id=record.id, image_sha256=record.image_sha256, sha256=file_digest(path))
+    return len(missing)
 
 
 def _intact(path: Path, digest: str) -> bool:

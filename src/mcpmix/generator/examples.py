@@ -1,5 +1,6 @@
 """What fine-tuning reads: every view of every training image, encoded once, and the draws of each step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -23,61 +24,22 @@ _ENCODED = 8  # images that go through the autoencoder at once
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """All that a step reads, in memory: neither VAE nor text encoder is needed any more.
+    """All that a step reads, in memory: neither VAE nor text encoder is needed any more."""
 
-    Attributes:
-        latents: V,U,N,C,h,w, one per view (symmetry of the square) and tint.
-        conditions: N,2,H,W mask and depth.
-        masks: N,H,W, also where the condition leaves them out.
-        text: 2,L,C embeddings of the empty and of the full prompt.
-    """
-
-    latents: Tensor
-    conditions: Tensor
-    masks: Tensor
-    text: Tensor
-
-
-@dataclass(frozen=True)
-class Draws:
-    """What chance chose for one optimiser step, for the examples of all processes and passes together.
-
-    Attributes:
-        view: the symmetry of the square that the whole step is shown in.
-        chosen: (B,) examples.
-        tint: (B,) colour variants.
-        keep: (B, 2) whether mask and depth are shown.
-        prompted: (B,) 1 with the prompt, 0 without.
-        t: (B,) timesteps.
-        noise: B,C,h,w.
-    """
-
-    view: int
-    chosen: npt.NDArray[np.int64]
-    tint: npt.NDArray[np.int64]
-    keep: npt.NDArray[np.bool_]
-    prompted: npt.NDArray[np.int64]
-    t: npt.NDArray[np.int64]
-    noise: Tensor
-
-    def batch(self, data: TrainingSet, rows: slice, device: torch.device) -> Batch:
-        """The examples of some of the draws."""
-        chosen = self.chosen[rows]
-        kept = torch.from_numpy(self.keep[rows]).float()[:, :, None, None]
-        return Batch(
-            clean=data.latents[self.view, self.tint[rows], chosen],
-            noise=self.noise[rows],
-            t=torch.from_numpy(self.t[rows]),
-            shown=turn(data.conditions[chosen], self.view) * kept,
-            masks=turn(data.masks[chosen], self.view),
-            text=data.text[self.prompted[rows]],
-        ).to(device)
+    latents: Tensor  # V,U,N,C,h,w, one per view (symmetry of the square) and tint
+    conditions: Tensor  # N,2,H,W mask and depth
+    masks: Tensor  # N,H,W, also where the condition leaves them out
+    text: Tensor  # 2,L,C embeddings of the empty and of the full prompt
 
 
 def draw(
     data: TrainingSet, settings: FinetuneConfig, timesteps: int, count: int, identity: tuple[int, int]
-) -> Draws:
-    """The draws for `count` examples of the step that belongs to (seed, step)."""
+) -> Callable[[slice], Batch]:
+    """What chance chooses for the step that belongs to (seed, step): a function that gives rows of it.
+
+    The draws are for the `count` examples of all processes and passes together; each of them then reads its
+    own rows. The whole step is shown in one view.
+    """
     rng = numpy_rng("finetune", *identity)
     chosen = rng.integers(len(data.masks), size=count)
     view = int(rng.integers(data.latents.shape[0]))
@@ -87,7 +49,19 @@ def draw(
     t = rng.integers(timesteps, size=count)
     shape = (count, *data.latents.shape[3:])
     noise = torch.randn(shape, generator=torch_rng("finetune noise", *identity))
-    return Draws(view, chosen, tint, keep, prompted, t, noise)
+
+    def batch(rows: slice) -> Batch:
+        kept = torch.from_numpy(keep[rows]).float()[:, :, None, None]
+        return Batch(
+            clean=data.latents[view, tint[rows], chosen[rows]],
+            noise=noise[rows],
+            t=torch.from_numpy(t[rows]),
+            shown=turn(data.conditions[chosen[rows]], view) * kept,
+            masks=turn(data.masks[chosen[rows]], view),
+            text=data.text[prompted[rows]],
+        )
+
+    return batch
 
 
 def prepare(

@@ -42,19 +42,12 @@ _LOG_EVERY = 10
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of the fine-tuning, on one device.
+    """The networks of the fine-tuning, on one device."""
 
-    Attributes:
-        unet: of the base; frozen but for an unlocked decoder.
-        trained: what learns: "control", and "decoder" if it is unlocked, shared with `unet`.
-        average: moving average of `trained`, which is the result.
-        schedule: the base's forward process.
-    """
-
-    unet: UNet
-    trained: nn.ModuleDict
-    average: AveragedModel
-    schedule: NoiseSchedule
+    unet: UNet  # of the base; frozen but for an unlocked decoder
+    trained: nn.ModuleDict  # what learns: "control", and "decoder" if it is unlocked, shared with `unet`
+    average: AveragedModel  # moving average of `trained`, which is the result
+    schedule: NoiseSchedule  # the base's forward process
 
     @property
     def averaged_control(self) -> ControlNet:
@@ -130,11 +123,11 @@ class Trainer:
         settings, networks, trained = self.settings, self.networks, self.networks.trained
         size, passes, losses = settings.batch_size, settings.accumulation, []
         total = size * passes * self.processes.count
-        draws = draw(self.data, settings, networks.schedule.timesteps, total, (self.seed, index))
+        drawn = draw(self.data, settings, networks.schedule.timesteps, total, (self.seed, index))
         start = self.processes.rank * size * passes
         self.optimiser.zero_grad(set_to_none=True)
         for first in range(start, start + size * passes, size):
-            batch = draws.batch(self.data, slice(first, first + size), self.runtime.device)
+            batch = drawn(slice(first, first + size)).to(self.runtime.device)
             with self.runtime.autocast():
                 loss = training_loss(
                     networks.unet,

@@ -78,8 +78,7 @@ def verify(path: Path, rows: Sequence[Row], root: str, head: str | None = None) 
     """Check the seals of all rows.
 
     Args:
-        path: where they come from, for messages.
-        rows: the ledger.
+        path: for messages.
         root: what the first row must continue.
         head: seal that the last row must have; None: any.
 

@@ -67,7 +67,6 @@ class Plan:
 
     Args:
         stored: for each of N samples the replica numbers that it starts with, one at least.
-        seed: of the draws.
         refresh: share of the samples renewed each epoch; 0: none, ever.
         budget: scale that share with `effort`.
         first_new: first replica number that the bank's maker did not use.
@@ -150,10 +149,7 @@ class OnTheFly(PairSource):
     number of workers, lookahead and the point where a killed run resumed do not change a bit of any image.
 
     Args:
-        pool: makes images.
-        order: the order in which an epoch takes samples.
         epochs: the last epoch; nothing is made beyond it.
-        batch_size: images per call of the generator.
         ahead: images that may be ready or under way before they are taken; at least a batch.
     """
 
@@ -257,9 +253,7 @@ def open_pairs(
     """Open a bank, a bank that is renewed in part, or a source of new counterparts in each epoch.
 
     Args:
-        train: the training images, in the order that `order` counts.
         seed: number of the training's repetition; the draws belong to it.
-        order: sample numbers in the order in which an epoch takes them.
         edits: take the place of counterparts.
         pairs: the bank; needed unless all counterparts are new.
         generator: needed for new counterparts, with the depth maps.

@@ -32,7 +32,6 @@ def draw_pictures(
 
     Args:
         folder: of the bank.
-        rows: its ledger.
         arrays: real training images and masks.
         alignment: the judge's Dice on real images, and the threshold; None: nothing was judged.
     """

@@ -15,7 +15,7 @@ from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
 from mcpmix.data.sample import read_image
-from mcpmix.generator.admission import Admission, ExposureLimits, tally
+from mcpmix.generator.admission import Admission, exposure_limits, tally
 from mcpmix.generator.bank import Bank, damaged
 from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.copies import CopyCheck
@@ -56,9 +56,7 @@ def run(
 ) -> Artifact:
     """Make the counterparts that are missing; in a finished bank, repair those that are damaged or missing.
 
-    Args:
-        dataset: its training part is read, and its validation part for the copy check.
-        judge: says which counterparts are admitted; None: all are.
+    Without a judge, all are admitted.
 
     Raises:
         StorageError: the ledger was changed, or a repaired image does not come out as it was.
@@ -127,7 +125,7 @@ def _open_bank(
             groups,
             alignment=trained.threshold(settings.alignment_quantile),
             copy=copies.limits(settings.copy_quantile, synthesis.strength),
-            exposure=ExposureLimits.of(arrays.images, settings.exposure_tolerance),
+            exposure=exposure_limits(arrays.images, settings.exposure_tolerance),
         )
     bank = Bank(
         folder,

@@ -40,21 +40,13 @@ _BUCKETS = 5  # ranges of timesteps whose loss is logged apart
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Samples of the validation part.
-
-    Attributes:
-        ids: N ids.
-        images: N,3,S,S in [0, 1].
-        latents: N,C,h,w.
-        masks: N,S,S.
-        depths: N,S,S.
-    """
+    """Samples of the validation part."""
 
     ids: tuple[str, ...]
-    images: Tensor
-    latents: Tensor
-    masks: Tensor
-    depths: Tensor
+    images: Tensor  # N,3,S,S in [0, 1]
+    latents: Tensor  # N,C,h,w
+    masks: Tensor  # N,S,S
+    depths: Tensor  # N,S,S
 
     @classmethod
     def encode(cls, arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> Self:
@@ -72,13 +64,11 @@ class HeldOut:
 class Validator:
     """Validates after a checkpoint, keeps the log and the best weights.
 
+    The averaged networks are looked at, since they are the result.
+
     Args:
-        networks: the averaged ones are looked at, since they are the result.
-        held_out: the samples.
         text: 1,L,C embedding of the full prompt.
-        config: the whole configuration.
         folder: of the log, the grids and the best weights.
-        runtime: device and precision.
         judge: gives alignment scores; None: `swap_alignment` does.
     """
 
@@ -114,11 +104,7 @@ class Validator:
                 write_json(place / _STEP, {"step": step})
 
     def save_result(self) -> dict[str, Any]:
-        """Put the weights to be used where the synthesis looks for them, and the others beside them.
-
-        Returns:
-            Facts for the manifest.
-        """
+        """Put the weights to be used where the synthesis looks for them; returns facts for the manifest."""
         if self.settings.use == "last":
             self.networks.save(self.folder / CONTROLNET)
         else:
@@ -131,17 +117,14 @@ class Validator:
 
     @torch.no_grad()
     def _look(self, step: int) -> dict[str, Any]:
-        """The figures of one validation; writes its grid.
-
-        The grid has a row for each sample: real image, its mask, image under it, another mask, image under
-        that.
-        """
+        """The figures of one validation; writes its grid of images."""
         # As sampling leaves it: a first validation in a process must not differ from a later one.
         self.networks.averaged_control.eval().requires_grad_(False)
         with self.runtime.autocast():
             buckets = self._losses()
             own, other = self._images()
         data, grid = self.held_out, Path("validation") / f"step-{step:06d}.png"
+        # A row for each sample: real image, its mask, image under it, another mask, image under that.
         grey = [masks[:, None].expand_as(own) for masks in (data.masks, data.other_masks)]
         columns = torch.cat([data.images, grey[0], own, grey[1], other], dim=3)
         (self.folder / grid).parent.mkdir(exist_ok=True)
@@ -229,13 +212,7 @@ def swap_alignment(own: Tensor, other: Tensor, masks: Tensor, other_masks: Tenso
 
     Two images of the same seed should differ where their masks differ. The score is the correlation, over
     pixels, between how much the images differ and whether the masks do. It is 0 where the images are equal,
-    as long as the ControlNet does nothing, and also where the masks are.
-
-    Args:
-        own: N,3,S,S images in [0, 1].
-        other: the same under other masks.
-        masks: N,S,S in {0, 1} of `own`.
-        other_masks: likewise of `other`.
+    as long as the ControlNet does nothing, and also where the masks are. Images are N,3,S,S, masks N,S,S.
     """
     moved = (own - other).abs().mean(dim=1).flatten(1).double()
     swapped = (masks != other_masks).flatten(1).double()

@@ -68,8 +68,6 @@ class WorkerPool:
 
     Args:
         make_maker: builds the generator inside a worker; must be picklable.
-        workers: number of processes.
-        batch_size: images per call of the generator.
     """
 
     def __init__(self, make_maker: Callable[[], Maker], *, workers: int, batch_size: int) -> None:

@@ -3,7 +3,7 @@ import pytest
 from torch import nn
 
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.admission import Admission, ExposureLimits, expose, kind_of, tally
+from mcpmix.generator.admission import Admission, expose, exposure_limits, exposure_problem, kind_of, tally
 from mcpmix.generator.copies import CopyCheck
 from mcpmix.generator.judge import Judge
 
@@ -37,7 +37,7 @@ def admission():
     judge = Judge([Bright(), Bright()], {"x": 0, "y": 1}, {"a": 1.0, "b": 0.8})
     copies = CopyCheck(MeanColour(), arrays, groups, Arrays((), images[:0], masks[:0]), seed=0)
     limits = {"features": 0.05, "picture": 0.0}
-    exposure = ExposureLimits.of(images, 0.5)
+    exposure = exposure_limits(images, 0.5)
     return Admission(judge, copies, arrays, groups, alignment=0.5, copy=limits, exposure=exposure)
 
 
@@ -103,20 +103,20 @@ REAL = np.stack([halves(51, 102), halves(102, 204)])
 
 def test_exposure_by_hand():
     grey, burnt = expose(np.stack([halves(51, 102), halves(0, 255)]))
-    assert grey.mean == pytest.approx(0.3)
-    assert grey.spread == pytest.approx(0.1)
-    assert grey.clipped == 0
-    assert burnt.clipped == pytest.approx(0.5)
+    assert grey["mean"] == pytest.approx(0.3)
+    assert grey["spread"] == pytest.approx(0.1)
+    assert grey["clipped"] == 0
+    assert burnt["clipped"] == pytest.approx(0.5)
 
 
 def test_limits_lie_beyond_the_real_images():
-    limits = ExposureLimits.of(REAL, 0.5)
-    assert limits.darkest == pytest.approx(0.15)
-    assert limits.brightest == pytest.approx(0.8)
-    assert limits.flattest == pytest.approx(0.05)
-    assert limits.clipped == pytest.approx(0.1)
-    tight = ExposureLimits.of(REAL, 0.0)
-    assert not any(tight.problem(item) for item in expose(REAL))
+    limits = exposure_limits(REAL, 0.5)
+    assert limits["darkest"] == pytest.approx(0.15)
+    assert limits["brightest"] == pytest.approx(0.8)
+    assert limits["flattest"] == pytest.approx(0.05)
+    assert limits["clipped"] == pytest.approx(0.1)
+    tight = exposure_limits(REAL, 0.0)
+    assert not any(exposure_problem(item, tight) for item in expose(REAL))
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_limits_lie_beyond_the_real_images():
     ],
 )
 def test_problems_are_named(image, problem):
-    assert ExposureLimits.of(REAL, 0.5).problem(expose(image[None])[0]) == problem
+    assert exposure_problem(expose(image[None])[0], exposure_limits(REAL, 0.5)) == problem
