@@ -129,7 +129,7 @@ def check(
 
 
 def _write_repaired(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
-    from mcpmix.data.repair import CHANGES, as_lines, repair_configured
+    from mcpmix.data.repair import CHANGES, repair_configured
 
     with shown_progress() as progress:
         changes = repair_configured(
@@ -139,8 +139,8 @@ def _write_repaired(settings: "Config", out: Path, audit: "Audit | None", drop_c
             drop_copies=drop_copies,
             progress=progress,
         )
-    for line in as_lines(changes):
-        typer.echo(line)
+    for change in changes:
+        typer.echo(change)
     groups = f" data.groups={out / 'groups.csv'}" if (out / "groups.csv").is_file() else ""
     typer.echo(f"repaired copy: {out} ({len(changes)} changes, listed in {CHANGES})")
     typer.echo(

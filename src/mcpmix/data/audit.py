@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -20,6 +20,7 @@ from mcpmix.data.likeness import (
     USUAL_SHARE,
     Match,
     Phi,
+    closest,
     feature_matches,
     look_of,
     matches,
@@ -297,30 +298,24 @@ class Audit:
         return any(finding.severity >= Severity.WARNING for finding in self.findings)
 
     @cached_property
-    def near(self) -> tuple[tuple[str, str, Match], ...]:
-        """Pairs (test or validation id, training id, how alike) that show nearly or exactly the same."""
-        seen = [item for item in self.readable if self._part(item) == "train"]
-        held = [item for item in self.readable if self._part(item) in ("validation", "test")]
-        found = matches([item.look for item in held], [item.look for item in seen])
-        return tuple((held[match.first].sample.id, seen[match.second].sample.id, match) for match in found)
+    def near(self) -> dict[str, tuple[str, Match]]:
+        """By test or validation id, the training image that shows most nearly the same, if one does."""
+        held, seen = self._sides(self.readable)
+        found = closest(matches([item.look for item in held], [item.look for item in seen]))
+        return {held[place].sample.id: (seen[best.second].sample.id, best) for place, best in found.items()}
 
     @cached_property
-    def alike(self) -> tuple[tuple[str, str, Match], ...]:
-        """Pairs (test or validation id, training id, how alike) with nearly the same features."""
-        known = [(item, item.features) for item in self.readable if item.features is not None]
-        if not known:
-            return ()
-        seen = [place for place, (item, _) in enumerate(known) if self._part(item) == "train"]
-        held = [place for place, (item, _) in enumerate(known) if self._part(item) in ("validation", "test")]
-        found = feature_matches(
-            np.stack([features for _, features in known]),
-            [item.sample.group for item, _ in known],
-            held,
-            seen,
-        )
-        return tuple(
-            (known[match.first][0].sample.id, known[match.second][0].sample.id, match) for match in found
-        )
+    def alike(self) -> dict[str, tuple[str, Match]]:
+        """By test or validation id, the training image with most nearly the same features, if one has."""
+        known = [item for item in self.readable if item.features is not None]
+        held, seen = self._sides(known)
+        if not held or not seen:
+            return {}
+        features = np.stack([item.features for item in known if item.features is not None])
+        place_of = {item.sample.id: place for place, item in enumerate(known)}
+        sides = ([place_of[item.sample.id] for item in side] for side in (held, seen))
+        found = closest(feature_matches(features, [item.sample.group for item in known], *sides))
+        return {known[place].sample.id: (known[best.second].sample.id, best) for place, best in found.items()}
 
     @cached_property
     def readable(self) -> tuple[Facts, ...]:
@@ -330,8 +325,7 @@ class Audit:
     def leaking_share(self, part: str = "test") -> float:
         """Share of the images of a part that have a copy or a near-copy in training, 0..1."""
         ids = [name for name, where in self.part_of.items() if where == part]
-        copied = {name for name, _, _ in self.near}
-        return sum(name in copied for name in ids) / len(ids) if ids else 0.0
+        return sum(name in self.near for name in ids) / len(ids) if ids else 0.0
 
     def statistics(self) -> dict[str, str]:
         """Sizes of images, sizes and places of lesions, in words."""
@@ -352,6 +346,11 @@ class Audit:
 
     def _part(self, item: Facts) -> str:
         return self.part_of.get(item.sample.id, "")
+
+    def _sides(self, facts: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
+        """Those of validation and test, and those of training."""
+        held = [item for item in facts if self._part(item) in ("validation", "test")]
+        return held, [item for item in facts if self._part(item) == "train"]
 
     def _copies(self) -> Iterator[Finding]:
         same: dict[str, list[Facts]] = defaultdict(list)
@@ -384,42 +383,37 @@ class Audit:
                 )
 
     def _leaks(self) -> Iterator[Finding]:
-        near = self._closest(self.near)
-        if near:
-            shares = " and ".join(
-                f"{self.leaking_share(part):.1%} of the {part} images"
-                for part in ("test", "validation")
-                if any(self.part_of[name] == part for name in near)
-            )
-            title = f"the split leaks: {shares} show nearly the same as a training image"
-            remedy = "split by patient or video: give data.groups, or put such images into one group"
-            yield self._leak(title, remedy, near)
-        known = {name for name, _, _ in self.near}  # features are for what the pixels do not give away
-        alike = self._closest(pair for pair in self.alike if pair[0] not in known)
-        if alike:
-            title = (
-                "images have nearly the features of a training image: perhaps mirrored, turned or recoloured "
-                f"copies (closer than {USUAL_SHARE:.0%} of what is usual between neighbours)"
-            )
-            yield self._leak(title, "look at the pictures; put such images into one group", alike)
-
-    def _closest(self, pairs: Iterable[tuple[str, str, Match]]) -> dict[str, tuple[str, Match]]:
-        """For each held-out image the closest training image; equal pixels are a finding of their own."""
-        digest = {item.sample.id: item.digest for item in self.facts}
-        best: dict[str, tuple[str, Match]] = {}
-        for name, other, match in pairs:
-            closer = name not in best or match.distance < best[name][1].distance
-            if closer and digest[name] != digest[other]:
-                best[name] = (other, match)
-        return dict(sorted(best.items()))
-
-    def _leak(self, title: str, remedy: str, found: Mapping[str, tuple[str, Match]]) -> Finding:
-        items = (
-            f"{self.part_of[name]} {name} ~ train {other} ({match.how})"
-            for name, (other, match) in found.items()
+        shares = " and ".join(
+            f"{self.leaking_share(part):.1%} of the {part} images"
+            for part in ("test", "validation")
+            if self.leaking_share(part)
         )
-        ids = (item for name, (other, _) in found.items() for item in (name, other))
-        return Finding(Severity.WARNING, title, remedy, tuple(items), tuple(ids))
+        # Features are for what the pixels do not give away.
+        alike = {name: found for name, found in self.alike.items() if name not in self.near}
+        digest = {item.sample.id: item.digest for item in self.facts}
+        for pairs, title, remedy in (
+            (
+                self.near,
+                f"the split leaks: {shares} show nearly the same as a training image",
+                "split by patient or video: give data.groups, or put such images into one group",
+            ),
+            (
+                alike,
+                "images have nearly the features of a training image: perhaps mirrored, turned or recoloured "
+                f"copies (closer than {USUAL_SHARE:.0%} of what is usual between neighbours)",
+                "look at the pictures; put such images into one group",
+            ),
+        ):
+            # Equal pixels are a finding of their own.
+            found = [
+                (name, other, match)
+                for name, (other, match) in sorted(pairs.items())
+                if digest[name] != digest[other]
+            ]
+            if found:
+                items = (f"{self.part_of[name]} {name} ~ train {other} ({m.how})" for name, other, m in found)
+                ids = (item for name, other, _ in found for item in (name, other))
+                yield Finding(Severity.WARNING, title, remedy, tuple(items), tuple(ids))
 
 
 def _single_findings(facts: Sequence[Facts]) -> Iterator[Finding]:

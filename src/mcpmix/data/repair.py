@@ -1,9 +1,10 @@
 """A repaired copy of a data set in a new folder. The source is only read."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -32,19 +33,21 @@ _TIFF_TAGS = frozenset({269, 270, 271, 272, 285, 305, 306, 315, 316, 700, 33432,
 _INFO = frozenset({"exif", "icc_profile", "comment", "xmp", "photoshop", "XML:com.adobe.xmp", "mp"})
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """What differs between the copy and its source.
 
     Attributes:
         id: of the sample; empty for a file that belongs to none.
         file: `image`, `mask` or `sample`, or `file` for one that belongs to no sample.
-        what: in words.
+        change: in words.
     """
 
     id: str
     file: str
-    what: str
+    change: str
+
+    def __str__(self) -> str:
+        return ": ".join(text for text in self if text)
 
 
 def repair_configured(
@@ -129,18 +132,16 @@ def repair(
                 reason = f"it has the pixels of {original.sample.id}{other}"
                 changes.append(Change(name, "sample", f"left out: {reason}"))
             else:
-                image, done = _write_image(item, copy / "images")
+                image, done = _write(item.sample.image, copy / "images" / name)
                 changes += [Change(name, "image", what) for what in done]
-                mask, done = _write_mask(item, copy / "masks")
+                mask, done = _write(item.sample.mask, copy / "masks" / name, item.levels)
                 changes += [Change(name, "mask", what) for what in done]
-                for path, pixels, digest in (
-                    (image, read_image(image), item.digest),
-                    (mask, read_mask(mask), item.mask_digest),
-                ):
-                    if pixel_digest(pixels) != digest:
-                        raise StorageError(
-                            f"{path} does not show what its source shows. Was the source changed meanwhile?"
-                        )
+                shown = (pixel_digest(read_image(image)), pixel_digest(read_mask(mask)))
+                if shown != (item.digest, item.mask_digest):
+                    raise StorageError(
+                        f"{image} or {mask} does not show what its source shows. Was the source changed "
+                        "meanwhile?"
+                    )
                 kept.add(name)
             advance()
         if not kept:
@@ -151,57 +152,48 @@ def repair(
         }
         samples = tuple(sample for sample in collection.samples if sample.id in kept)
         write_tables(replace(collection, samples=samples, splits=splits), copy)
-        rows = [{"id": change.id, "file": change.file, "change": change.what} for change in changes]
-        write_csv(copy / CHANGES, rows or [{"id": "", "file": "", "change": "none"}])
+        write_csv(copy / CHANGES, [change._asdict() for change in changes or [Change("", "", "none")]])
     return tuple(changes)
 
 
-def as_lines(changes: Sequence[Change]) -> Iterator[str]:
-    """The changes as text, a line each."""
-    for change in changes:
-        yield ": ".join(text for text in (change.id, change.file, change.what) if text)
+def _write(source: Path, target: Path, levels: int | None = None) -> tuple[Path, list[str]]:
+    """Write what a file has to become.
 
+    Args:
+        target: without an ending.
+        levels: number of grey levels of a mask, which becomes PNG; None for an image.
 
-def _write_image(item: Facts, folder: Path) -> tuple[Path, list[str]]:
-    """Where the image is now, and what was done to it."""
-    source, name = item.sample.image, item.sample.id
-    kind, metadata, _ = _header(source)
-    oddities = set(file_oddities(source))
-    done = [text for oddity, text in _PIXELS.items() if oddity in oddities]
-    content = None if done else source.read_bytes()
-    ending = source.suffix.lower()
-    if metadata:
-        done.append("metadata is removed")
-        content = without_metadata(content) if kind == "JPEG" and content is not None else None
-        ending = ".jpg"
-    elif not done and "ending" in oddities:
-        ending = _ENDING[kind]
-        done.append(f"the ending is {ending}, as the file is {kind}")
-    if content is not None:
-        return _write(folder / f"{name}{ending}", content), done
-    if kind != "PNG":
-        done.append(f"stored as PNG, was {kind}")
-    write_png(folder / f"{name}.png", read_image(source))
-    return folder / f"{name}.png", done
-
-
-def _write_mask(item: Facts, folder: Path) -> tuple[Path, list[str]]:
-    """Where the mask is now, and what was done to it."""
-    source, target = item.sample.mask, folder / f"{item.sample.id}.png"
+    Returns:
+        The file, and what was done to it.
+    """
     kind, metadata, plain = _header(source)
     oddities = set(file_oddities(source))
     done = [text for oddity, text in _PIXELS.items() if oddity in oddities]
+    pixels_stay = not done and levels is None
     if metadata:
         done.append("metadata is removed")
-    if not plain:
-        levels = f"{item.levels} levels become 0 and 255"
-        done.append(f"{levels} (lesion is 128 or more; where 1 is the highest, 1)")
-    if kind != "PNG":
-        done.append(f"stored as PNG, was {kind}")
-    if not done:
-        return _write(target, source.read_bytes()), done
-    write_png(target, read_mask(source) * np.uint8(255))
-    return target, done
+    if levels is not None and not plain:
+        done.append(f"{levels} levels become 0 and 255 (lesion is 128 or more; where 1 is the highest, 1)")
+    content, ending = None, ".png"
+    if pixels_stay and metadata and kind == "JPEG":
+        content, ending = without_metadata(source.read_bytes()), ".jpg"
+    elif not done and (pixels_stay or kind == "PNG"):
+        content = source.read_bytes()
+        if pixels_stay and "ending" not in oddities:
+            ending = source.suffix.lower()
+        elif pixels_stay:
+            ending = _ENDING[kind]
+            done.append(f"the ending is {ending}, as the file is {kind}")
+    if content is None:
+        if kind != "PNG":
+            done.append(f"stored as PNG, was {kind}")
+        path = target.with_name(target.name + ".png")
+        write_png(path, read_image(source) if levels is None else read_mask(source) * np.uint8(255))
+        return path, done
+    path = target.with_name(target.name + ending)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path, done
 
 
 def _header(path: Path) -> tuple[str, bool, bool]:
@@ -238,9 +230,3 @@ def without_metadata(jpeg: bytes) -> bytes | None:
             kept.append(jpeg[place:end])
         place = end
     return None
-
-
-def _write(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path

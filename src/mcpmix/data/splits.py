@@ -42,16 +42,9 @@ class Split:
 
 
 def group_split(samples: Sequence[Sample], validation: float, test: float, seed: int) -> Split:
-    """Deal whole groups to the three parts at random; each part gets at least one.
+    """Deal whole groups to the three parts at random, by shares of the groups; each part gets at least one.
 
     The result depends on the ids, their groups and the arguments, not on the order of `samples`.
-
-    Args:
-        validation: share of the groups, 0..1.
-        test: share of the groups, 0..1.
-
-    Raises:
-        DataError: there are fewer than three groups, or the shares leave nothing for training.
     """
     if validation < 0 or test < 0 or validation + test >= 1:
         raise DataError(
@@ -87,11 +80,6 @@ def stratified_split(
 
     Args:
         areas: by id, the share of the image that is lesion, 0..1.
-        validation: share of the images, 0..1.
-        test: share of the images, 0..1.
-
-    Raises:
-        DataError: there are fewer groups than parts.
     """
     parts = _deal(samples, areas, (1 - validation - test, validation, test), ("stratified", seed))
     return Split(*(tuple(sorted(part)) for part in parts))
@@ -107,12 +95,8 @@ def fold_split(
 
     Args:
         areas: by id, the share of the image that is lesion, 0..1.
-        folds: at least 2.
         fold: which one is the test part, from 0.
         validation: share of the images of the other folds, 0..1.
-
-    Raises:
-        DataError: there are fewer groups than needed.
     """
     dealt = _deal(samples, areas, (1 / folds,) * folds, ("folds", folds, seed))
     tested = frozenset(dealt[fold])
@@ -122,11 +106,7 @@ def fold_split(
 
 
 def hold_out(samples: Sequence[Sample], share: float, seed: int) -> frozenset[str]:
-    """Ids of a share of the groups, at least one and not all: a validation part for a published split.
-
-    Raises:
-        DataError: there is only one group.
-    """
+    """Ids of a share of the groups, at least one and not all: a validation part for a published split."""
     names = sorted({sample.group for sample in samples})
     if len(names) < 2:
         raise DataError(
@@ -236,24 +216,13 @@ def cut_groups(parts: Mapping[str, Iterable[str]], group_of: Mapping[str, str]) 
 
 
 def read_lists(path: Path) -> dict[str, list[str]]:
-    """The three lists of ids in a split file, not compared with any data set.
-
-    Raises:
-        DataError: the file is missing, damaged or of another form.
-    """
+    """The three lists of ids in a split file, not compared with any data set."""
     content = _read(path)
     return {part: content[part] for part in PARTS}
 
 
 def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
-    """Refuse images that are not those a split file was made for; a file without digests allows any.
-
-    Args:
-        digests: pixel digest of each image of the data set by id.
-
-    Raises:
-        DataError: with every image that differs.
-    """
+    """Refuse images whose digests, by id, are not those in a split file; one without digests allows any."""
     noted: Mapping[str, str] = _read(path).get(_DIGESTS, {})
     changed = [name for name, digest in digests.items() if noted.get(name, digest) != digest]
     if changed:
@@ -292,11 +261,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def require_lesions(present: Iterable[bool]) -> None:
-    """Refuse a validation part in which no mask has a lesion: no checkpoint can be chosen by it.
-
-    Args:
-        present: for each sample of the part, whether it has a lesion.
-    """
+    """Refuse a validation part in which no sample has a lesion: no checkpoint can be chosen by it."""
     if not any(present):
         raise DataError(
             "No mask of the validation part has a lesion, so that no checkpoint can be chosen by it. Put a "

@@ -120,7 +120,12 @@ def _charts(audit: Audit) -> str:
         sizes.scatter(
             widths, heights, [8 + largest * count for count in counted.values()], _COLOUR, alpha=0.7
         )
-        sizes.set(xlabel="width, pixels", ylabel="height, pixels", xlim=(0, None), ylim=(0, None))
+        sizes.set(
+            xlabel="width, pixels",
+            ylabel="height, pixels",
+            xlim=(0, 1.1 * max(widths)),
+            ylim=(0, 1.1 * max(heights)),
+        )
         areas.hist([100 * item.area for item in audit.readable], bins=20, color=_COLOUR)
         areas.set(xlabel="lesion, % of the image", ylabel="images")
         centres = np.array([item.centre for item in audit.readable if item.area > 0]).reshape(-1, 2)

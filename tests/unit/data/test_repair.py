@@ -10,7 +10,7 @@ from PIL import Image, PngImagePlugin
 from mcpmix.core.errors import StorageError
 from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.layouts import READERS, Collection
-from mcpmix.data.repair import Change, as_lines, has_metadata, repair
+from mcpmix.data.repair import Change, has_metadata, repair
 from mcpmix.data.sample import Sample, read_image, read_mask
 
 
@@ -73,7 +73,7 @@ def state(folder):
 
 
 def changes_of(changes, name):
-    return [f"{change.file}: {change.what}" for change in changes if change.id == name]
+    return [f"{change.file}: {change.change}" for change in changes if change.id == name]
 
 
 def test_every_kind_of_dirt(dirty, tmp_path):
@@ -100,8 +100,8 @@ def test_every_kind_of_dirt(dirty, tmp_path):
         assert all(text.startswith(start) for text, start in zip(found, texts, strict=True)), (name, found)
     assert changes_of(changes, "broken")[0].startswith("sample: left out: ")
     with (tmp_path / "repaired" / "changes.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["change"] for row in csv.DictReader(file)] == [change.what for change in changes]
-    assert list(as_lines([Change("a", "mask", "x")])) == ["a: mask: x"]
+        assert [row["change"] for row in csv.DictReader(file)] == [change.change for change in changes]
+    assert str(Change("a", "mask", "x")) == "a: mask: x"
 
 
 def test_the_copy_is_clean_and_shows_the_same(dirty, tmp_path):
