@@ -139,7 +139,10 @@ def gate_section(arm: Arm, logs: Logs, tail_from: int | None) -> Section | None:
         )
         texts.append(f"{name} {_travel(found)}")
     text = f"Mean over seeds, in the first and in the last epoch: {'; '.join(texts)}. "
-    for quantity, name in (("tau0", "The margin starts at τ₀"), ("mu", "Its excess weighs μ")):
+    for quantity, name in (
+        ("tau0", "The margin starts at τ₀"),
+        ("mu", "D above the margin is weighted by μ"),
+    ):
         if found := curves_of(logs, arm.name, quantity):
             low, _, high = range_of([value for curve in found for value in curve.values()])
             text += f"{name} = {low:.3g}{'' if low == high else f' to {high:.3g}'}. "

@@ -168,7 +168,7 @@ def test_gates_tell_where_they_began_and_ended():
     for run, rows in logs.items():
         rows[-1] |= {"tau0": 0.05 + run[1] / 100, "mu": 1.0}
     assert (
-        "The margin starts at τ₀ = 0.05 to 0.06. Its excess weighs μ = 1. "
+        "The margin starts at τ₀ = 0.05 to 0.06. D above the margin is weighted by μ = 1. "
         in gate_section(RLA, logs, None).text
     )
 
