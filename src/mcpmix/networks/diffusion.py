@@ -72,11 +72,10 @@ class DiffusionBase:
         return int(self.latent_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
 
 
-def load_base(folder: Path, dtype: torch.dtype = torch.float32, *, unet: UNet | None = None) -> DiffusionBase:
-    """Load a pipeline folder (unet, vae, text_encoder, tokenizer, scheduler); frozen, on the CPU.
+def load_base(folder: Path, *, unet: UNet | None = None) -> DiffusionBase:
+    """Load a pipeline folder (unet, vae, text_encoder, tokenizer, scheduler); frozen, float32, on the CPU.
 
     Args:
-        dtype: of the weights in memory; the files may be float16.
         unet: used in place of the folder's own, which is then not read.
 
     Raises:
@@ -91,9 +90,9 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32, *, unet: UNet | 
         )
     try:
         return DiffusionBase(
-            unet=unet or UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=dtype),
-            vae=load_autoencoder(folder / "vae", dtype),
-            text_encoder=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=dtype),
+            unet=unet or UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32),
+            vae=load_autoencoder(folder / "vae"),
+            text_encoder=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32),
             tokenizer=CLIPTokenizer.from_pretrained(folder / "tokenizer"),
             scheduler=DPMSolverMultistepScheduler.from_pretrained(folder / "scheduler"),
         ).freeze()
@@ -101,7 +100,7 @@ def load_base(folder: Path, dtype: torch.dtype = torch.float32, *, unet: UNet | 
         raise ModelError(f"Cannot load the diffusion model in {folder}: {error}") from error
 
 
-def load_autoencoder(folder: Path, dtype: torch.dtype = torch.float32) -> Autoencoder:
+def load_autoencoder(folder: Path) -> Autoencoder:
     """A frozen autoencoder from its own folder; its configuration says which of the known kinds it is.
 
     Raises:
@@ -111,7 +110,7 @@ def load_autoencoder(folder: Path, dtype: torch.dtype = torch.float32) -> Autoen
         name = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_class_name")
         if name not in _AUTOENCODERS:
             raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(_AUTOENCODERS)}.")
-        vae: Autoencoder = _AUTOENCODERS[name].from_pretrained(folder, torch_dtype=dtype)
+        vae: Autoencoder = _AUTOENCODERS[name].from_pretrained(folder, torch_dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
     return vae.eval().requires_grad_(False)
@@ -123,8 +122,8 @@ def shrinkage(vae: Autoencoder) -> int:
     return int(2 ** (len(widths) - 1))
 
 
-def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write all parts as safetensors in diffusers' layout, with a model_index.json."""
+def save_base(base: DiffusionBase, folder: Path) -> None:
+    """Write all parts as float16 safetensors in diffusers' layout, with a model_index.json."""
     pipeline = StableDiffusionPipeline(
         vae=base.vae,
         text_encoder=base.text_encoder,
@@ -135,7 +134,7 @@ def save_base(base: DiffusionBase, folder: Path, dtype: torch.dtype = torch.floa
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    pipeline.to(dtype=dtype).save_pretrained(folder)
+    pipeline.to(dtype=torch.float16).save_pretrained(folder)
 
 
 def trainable_copy(network: Network) -> Network:

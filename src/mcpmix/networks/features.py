@@ -74,11 +74,11 @@ class ResNetFeatures(nn.Module):
         return features
 
 
-def save_features(model: SmallFeatures, folder: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write config.json and model.safetensors."""
+def save_features(model: SmallFeatures, folder: Path) -> None:
+    """Write config.json and model.safetensors, in float16."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _CONFIG).write_text(json.dumps({"class": "SmallFeatures", "channels": list(model.channels)}))
-    save_file({k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}, folder / _WEIGHTS)
+    save_file({k: v.to(torch.float16).contiguous() for k, v in model.state_dict().items()}, folder / _WEIGHTS)
 
 
 def load_features(source: str) -> nn.Module:

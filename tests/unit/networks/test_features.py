@@ -14,7 +14,7 @@ from mcpmix.networks.features import (
 
 
 def test_saved_features_are_frozen_and_pass_gradients_to_the_image(tmp_path):
-    save_features(SmallFeatures((8, 16)), tmp_path, torch.float32)
+    save_features(SmallFeatures((8, 16)), tmp_path)
     phi = load_features(str(tmp_path))
     assert not any(parameter.requires_grad for parameter in phi.parameters())
     images = torch.rand(2, 3, 32, 32, requires_grad=True)
