@@ -75,16 +75,7 @@ def train_autoencoder(
             output = model.decode(raw_latents(model, batch)).sample
         return reconstruction_loss(output.float(), batch)
 
-    fit(
-        loss,
-        model,
-        optimiser,
-        one_cycle(optimiser, steps),
-        steps=steps,
-        checkpoint=folder / "vae.checkpoint",
-        title="autoencoder",
-        progress=progress,
-    )
+    fit(loss, model, optimiser, one_cycle, steps, folder / "autoencoder.checkpoint", progress=progress)
     model.eval()
     with torch.no_grad():
         latents = torch.cat([raw_latents(model, image_batch(images, -1 - i, 8)) for i in range(16)])

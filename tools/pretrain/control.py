@@ -93,10 +93,9 @@ def train_control(
         loss,
         control,
         optimiser,
-        plateau(optimiser, steps),
-        steps=steps,
-        checkpoint=folder / "control.checkpoint",
-        title="ControlNet",
+        plateau,
+        steps,
+        folder / "control.checkpoint",
         average=average,
         progress=progress,
     )

@@ -1,4 +1,4 @@
-"""The loop that all embedded networks are trained in."""
+"""The loop that all networks are trained in."""
 
 import math
 from collections.abc import Callable
@@ -17,11 +17,10 @@ def fit(
     loss: Callable[[int], Tensor],
     model: nn.Module,
     optimiser: Optimizer,
-    rates: LRScheduler,
-    *,
+    course: Callable[[Optimizer, int], LRScheduler],
     steps: int,
     checkpoint: Path,
-    title: str,
+    *,
     average: AveragedModel | None = None,
     largest_gradient: float = 1.0,
     save_every: int = 100,
@@ -32,12 +31,14 @@ def fit(
 
     Args:
         loss: the loss of step n, a 0-d tensor; its data must depend on n alone.
-        title: what the progress bar says.
+        course: makes the course of learning rates from the optimiser and the number of steps.
+        checkpoint: its stem is what the progress bar says.
         average: moving average of `model`, kept up to date.
         largest_gradient: norm that a gradient is clipped to; infinity: never.
         save_every: steps between two checkpoints.
         after_save: called with the number of finished steps after each.
     """
+    rates = course(optimiser, steps)
     state: dict[str, Stateful] = {"model": model, "optimiser": optimiser, "rates": rates}
     if average is not None:
         state["average"] = average
@@ -60,7 +61,7 @@ def fit(
         state=state,
         checkpoint=checkpoint,
         save_every=save_every,
-        title=title,
+        title=checkpoint.stem,
         progress=progress,
         after_save=after_save,
     )

@@ -41,16 +41,7 @@ def train_depth(
             predicted = model(batch).predicted_depth
         return depth_loss(predicted.float(), depth)
 
-    fit(
-        loss,
-        model,
-        optimiser,
-        one_cycle(optimiser, steps),
-        steps=steps,
-        checkpoint=folder / "depth.checkpoint",
-        title="depth",
-        progress=progress,
-    )
+    fit(loss, model, optimiser, one_cycle, steps, folder / "depth.checkpoint", progress=progress)
     model.to(torch.float16).save_pretrained(folder / "depth")
     processor.save_pretrained(folder / "depth")
 
@@ -79,16 +70,7 @@ def train_segmenter(
         # Differences of neighbours count twice: a lesion is a small step in depth.
         return depth_loss(model(normalise((batch + 1) / 2))[:, 0], depth, edges=2.0)
 
-    fit(
-        loss,
-        model,
-        optimiser,
-        one_cycle(optimiser, steps),
-        steps=steps,
-        checkpoint=folder / "segmenter.checkpoint",
-        title="segmenter",
-        progress=progress,
-    )
+    fit(loss, model, optimiser, one_cycle, steps, folder / "segmenter.checkpoint", progress=progress)
     state = {  # without the last layer, which each task learns anew
         name: value.detach().to(torch.float16)
         for name, value in model.network.state_dict().items()
@@ -141,10 +123,9 @@ def train_features(
         loss,
         both,
         optimiser,
-        one_cycle(optimiser, steps),
-        steps=steps,
-        checkpoint=folder / "features.checkpoint",
-        title="features",
+        one_cycle,
+        steps,
+        folder / "features.checkpoint",
         largest_gradient=math.inf,
         progress=progress,
     )

@@ -39,10 +39,9 @@ def test_fit_is_the_plain_loop(tmp_path, largest):
         lambda n: loss_of(model, n),
         model,
         optimiser,
-        one_cycle(optimiser, 40),
-        steps=40,
-        checkpoint=tmp_path / "c",
-        title="fit",
+        one_cycle,
+        40,
+        tmp_path / "c",
         largest_gradient=largest,
     )
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
@@ -59,17 +58,7 @@ def test_the_average_goes_along_and_survives_a_stop(tmp_path):
             return loss_of(model, index)
 
         optimiser = torch.optim.AdamW(model.parameters(), 0.1)
-        fit(
-            loss,
-            model,
-            optimiser,
-            plateau(optimiser, 10),
-            steps=10,
-            checkpoint=checkpoint,
-            title="fit",
-            average=average,
-            save_every=3,
-        )
+        fit(loss, model, optimiser, plateau, 10, checkpoint, average=average, save_every=3)
         return model, average.module
 
     whole, averaged = train(tmp_path / "whole")
