@@ -7,6 +7,7 @@ import numpy as np
 
 from mcpmix.config import Config
 from mcpmix.core.errors import DataError
+from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import INDEX, DatasetIndex
@@ -15,7 +16,7 @@ from mcpmix.generator.bank import place_of
 from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.ledger import read_rows
-from mcpmix.generator.workers import Pixels, Request, make_filled
+from mcpmix.generator.workers import Request, make_filled
 from mcpmix.run import run
 
 

@@ -14,6 +14,8 @@ from mcpmix.core.stage_folder import written
 if TYPE_CHECKING:
     import torch
 
+Pixels = npt.NDArray[np.uint8]
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"})
@@ -30,9 +32,7 @@ def list_images(folder: Path, *, deep: bool = False, endings: Collection[str] = 
     )
 
 
-def write_png(
-    path: Path, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16], note: PngInfo | None = None
-) -> None:
+def write_png(path: Path, pixels: Pixels | npt.NDArray[np.uint16], note: PngInfo | None = None) -> None:
     """Write a PNG whole or not at all; its folder is made if needed.
 
     Args:
@@ -57,7 +57,7 @@ def outline(mask: npt.NDArray[Any], *, outside: bool = False) -> npt.NDArray[np.
     return np.asarray(here & ~np.logical_and.reduce(around))
 
 
-def as_images(pixels: npt.NDArray[np.uint8], device: "torch.device | str" = "cpu") -> "torch.Tensor":
+def as_images(pixels: Pixels, device: "torch.device | str" = "cpu") -> "torch.Tensor":
     """(B, H, W, 3) uint8 pixels as (B, 3, H, W) float32 images in [0, 1]."""
     import torch  # here, because those who only read files do not need it
 
@@ -65,6 +65,6 @@ def as_images(pixels: npt.NDArray[np.uint8], device: "torch.device | str" = "cpu
     return torch.from_numpy(own).to(device).permute(0, 3, 1, 2).float() / 255
 
 
-def as_pixels(images: "torch.Tensor") -> npt.NDArray[np.uint8]:
+def as_pixels(images: "torch.Tensor") -> Pixels:
     """(B, 3, H, W) images in [0, 1] as (B, H, W, 3) uint8 pixels."""
     return np.asarray((images * 255).round().byte().permute(0, 2, 3, 1).cpu())

@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from mcpmix.core.pixels import outline
+from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.likeness import (
     USUAL_SHARE,
@@ -27,8 +27,6 @@ from mcpmix.data.likeness import (
     square,
 )
 from mcpmix.data.sample import Sample, pixel_digest, read_pair
-
-Bytes = npt.NDArray[np.uint8]
 
 _BATCH = 32  # images that phi sees at a time
 _THUMBNAIL = 96  # pixels, longer side
@@ -81,7 +79,7 @@ class Facts:
     area: float = 0.0
     centre: tuple[float, float] = (0.5, 0.5)
     look: str = ""
-    thumbnail: Bytes | None = None
+    thumbnail: Pixels | None = None
     features: npt.NDArray[np.float32] | None = None
 
 
@@ -98,7 +96,7 @@ def inspect_all(
         Facts in the order of the ids.
     """
     facts: list[Facts] = []
-    waiting: dict[int, Bytes] = {}
+    waiting: dict[int, Pixels] = {}
     with progress.track("Auditing images", len(samples)) as advance:
         for place, sample in enumerate(sorted(samples, key=lambda sample: sample.id)):
             found, image = inspect(sample)
@@ -113,7 +111,7 @@ def inspect_all(
     return tuple(facts)
 
 
-def inspect(sample: Sample) -> tuple[Facts, Bytes | None]:
+def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
     """The facts of a sample, and its image, (H, W, 3) uint8, if both files could be read."""
     plain = _PLAIN_NAME.fullmatch(sample.image.name) and _PLAIN_NAME.fullmatch(sample.mask.name)
     oddities = [] if plain else ["name"]
@@ -167,7 +165,7 @@ def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
         return
 
 
-def _looks_written(image: Bytes) -> bool:
+def _looks_written(image: Pixels) -> bool:
     """Whether a corner holds writing: thin bright strokes with steep sides on something darker."""
     height, width = image.shape[:2]
     if min(height, width) < _LEAST_SIDE:
@@ -183,7 +181,7 @@ def _looks_written(image: Bytes) -> bool:
     return False
 
 
-def _centre(mask: Bytes) -> tuple[float, float]:
+def _centre(mask: Pixels) -> tuple[float, float]:
     total = int(mask.sum(dtype=np.int64))
     if not total:
         return 0.5, 0.5
@@ -193,7 +191,7 @@ def _centre(mask: Bytes) -> tuple[float, float]:
     return right, down
 
 
-def _thumbnail(image: Bytes, mask: Bytes) -> Bytes:
+def _thumbnail(image: Pixels, mask: Pixels) -> Pixels:
     height, width = image.shape[:2]
     scale = _THUMBNAIL / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from filelock import FileLock
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
 from mcpmix.data.index import Record
 from mcpmix.data.sample import pixel_digest, read_pair, resize_image, resize_mask
-
-Bytes = npt.NDArray[np.uint8]
 
 _LAYOUT = 1  # of the files, and of how images are decoded and resized: count up when either changes
 _IMAGES, _MASKS, _CHECKSUMS = "images.npy", "masks.npy", "checksums.json"
@@ -43,8 +41,8 @@ class Arrays:
     """
 
     ids: tuple[str, ...]
-    images: Bytes
-    masks: Bytes
+    images: Pixels
+    masks: Pixels
     place: Path | None = None
 
     def __len__(self) -> int:
@@ -112,7 +110,7 @@ def load_arrays(
 @contextmanager
 def new_cache(
     folder: Path, name: str, count: int, size: int
-) -> Iterator[Callable[[Record, Bytes, Bytes], None]]:
+) -> Iterator[Callable[[Record, Pixels, Pixels], None]]:
     """Yield a function that adds a record with its decoded image and mask.
 
     At the end they are a cache that `load_arrays` finds; after an error there is none.
@@ -136,7 +134,7 @@ def new_cache(
                 header = {"descr": "|u1", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
 
-            def add(record: Record, image: Bytes, mask: Bytes) -> None:
+            def add(record: Record, image: Pixels, mask: Pixels) -> None:
                 image, mask = resize_image(image, size), resize_mask(mask, size)
                 images.write(image.data)
                 masks.write(mask.data)
@@ -177,11 +175,11 @@ def _verified(ids: tuple[str, ...], place: Path) -> Arrays:
     return arrays
 
 
-def _checksum(image: Bytes, mask: Bytes) -> int:
+def _checksum(image: Pixels, mask: Pixels) -> int:
     return zlib.crc32(mask.data, zlib.crc32(image.data))
 
 
-def _decoded(records: Sequence[Record], progress: Progress) -> Iterator[tuple[Record, Bytes, Bytes]]:
+def _decoded(records: Sequence[Record], progress: Progress) -> Iterator[tuple[Record, Pixels, Pixels]]:
     """Images and masks in order; at the end, one error with all files that are not what the index says."""
     problems: list[str] = []
     with progress.track("Loading images", len(records)) as advance:
@@ -201,7 +199,7 @@ def _decoded(records: Sequence[Record], progress: Progress) -> Iterator[tuple[Re
         raise DataError(bullet_list(headline, problems))
 
 
-def changed_files(record: Record, image: Bytes, mask: Bytes) -> list[str]:
+def changed_files(record: Record, image: Pixels, mask: Pixels) -> list[str]:
     """A message for each of a record's two files that no longer shows what was indexed.
 
     Args:

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-Bytes = npt.NDArray[np.uint8]
+from mcpmix.core.pixels import Pixels
+
 Floats = npt.NDArray[np.float32]
-Phi = Callable[[Bytes], Floats]
+Phi = Callable[[Pixels], Floats]
 """A feature network: from (N, 128, 128, 3) uint8 to (N, F) float32."""
 
 USUAL_SHARE = 0.05  # of the usual distance, below which features are alike
@@ -62,7 +63,7 @@ def closest(found: Iterable[Match]) -> dict[int, Match]:
 # --- by pixels ---------------------------------------------------------------------------------------------
 
 
-def look_of(image: Bytes) -> str:
+def look_of(image: Pixels) -> str:
     """Two looks at an (H, W, 3) image, as 1408 characters.
 
     256 signs, whether brightness rises from one cell to the next on its right, and 32 x 32 grey levels.
@@ -106,7 +107,7 @@ def _fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
 # --- by features -------------------------------------------------------------------------------------------
 
 
-def square(image: Bytes) -> Bytes:
+def square(image: Pixels) -> Pixels:
     """A picture of any shape, (H, W, 3) uint8, as phi sees it: (128, 128, 3)."""
     return np.asarray(Image.fromarray(image).resize((_PHI_SIDE, _PHI_SIDE), Image.Resampling.BOX))
 

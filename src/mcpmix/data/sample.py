@@ -15,9 +15,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.pixels import ENDINGS, list_images
-
-Bytes = npt.NDArray[np.uint8]
+from mcpmix.core.pixels import ENDINGS, Pixels, list_images
 
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _KINDS = "PNG, JPEG, TIFF or BMP"
@@ -45,7 +43,7 @@ class Sample:
     source: str
 
 
-def read_image(path: Path) -> Bytes:
+def read_image(path: Path) -> Pixels:
     """Read an image as RGB, (H, W, 3).
 
     EXIF orientation is applied. Grey is repeated in the three channels, palettes are replaced by their
@@ -74,7 +72,7 @@ def has_alpha(path: Path) -> bool:
         return image.has_transparency_data
 
 
-def read_mask(path: Path) -> Bytes:
+def read_mask(path: Path) -> Pixels:
     """Read a mask as lesion (1) and background (0), (H, W).
 
     Every pixel of level 128 or more is lesion. If the brightest level of the file is 1, every pixel above 0
@@ -87,7 +85,7 @@ def read_mask(path: Path) -> Bytes:
     return examine_mask(path)[0]
 
 
-def examine_mask(path: Path) -> tuple[Bytes, int]:
+def examine_mask(path: Path) -> tuple[Pixels, int]:
     """A mask as `read_mask` gives it, and the number of grey levels in its file.
 
     A clean mask has 1 or 2, one blurred by JPEG has many.
@@ -148,7 +146,7 @@ def read_grey(path: Path, *, deep: bool = False) -> tuple[npt.NDArray[Any], bool
         )
 
 
-def resize_image(image: Bytes, size: int) -> Bytes:
+def resize_image(image: Pixels, size: int) -> Pixels:
     """Bring an (H, W, 3) image to `size` x `size` pixels, bilinear, antialiased when it shrinks."""
     # One side after the other, in this order: from version 13 on, Pillow itself starts with the height if the
     # image is tall, which moves levels by one, and a segmenter shall see the same pixels on every machine.
@@ -156,19 +154,19 @@ def resize_image(image: Bytes, size: int) -> Bytes:
     return np.array(narrow.resize((size, size), Image.Resampling.BILINEAR))
 
 
-def resize_mask(mask: Bytes, size: int) -> Bytes:
+def resize_mask(mask: Pixels, size: int) -> Pixels:
     """Bring an (H, W) mask to `size` x `size` pixels by nearest neighbour, so that it stays hard."""
     return np.array(Image.fromarray(mask).resize((size, size), Image.Resampling.NEAREST))
 
 
-def pixel_digest(pixels: Bytes) -> str:
+def pixel_digest(pixels: Pixels) -> str:
     """SHA-256 of decoded pixels and their shape: equal for two files that show the same, however packed."""
     digest = hashlib.sha256(repr(pixels.shape).encode())
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.hexdigest()
 
 
-def read_pair(image: Path, mask: Path) -> tuple[tuple[Bytes, Bytes, int] | None, list[str]]:
+def read_pair(image: Path, mask: Path) -> tuple[tuple[Pixels, Pixels, int] | None, list[str]]:
     """Read an image and its mask, and compare their sizes.
 
     Returns:

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mcpmix.core.pixels import Pixels
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge
 from mcpmix.generator.ledger import Row
-
-Pixels = npt.NDArray[np.uint8]
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 _WHITE = 250 / 255  # brighter counts as burnt out

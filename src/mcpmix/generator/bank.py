@@ -10,13 +10,13 @@ import numpy as np
 from PIL.PngImagePlugin import PngInfo
 
 from mcpmix.core.errors import StorageError, bullet_list
-from mcpmix.core.pixels import write_png
+from mcpmix.core.pixels import Pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import file_digest, read_artifact
 from mcpmix.generator.admission import Verdict
 from mcpmix.generator.counterparts import CounterpartMaker
 from mcpmix.generator.ledger import LEDGER, Ledger, Row, read_rows, read_verified, verify
-from mcpmix.generator.workers import Pixels, Request, make_filled
+from mcpmix.generator.workers import Request, make_filled
 
 Assess = Callable[[Pixels, Sequence[int]], Sequence[Verdict]]
 """Verdicts on B images under the masks at B places."""

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.pixels import as_images
+from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.seeds import torch_rng
 from mcpmix.data.augment import apply_colour, apply_geometry, draw_colour, draw_geometry
 from mcpmix.data.cache import Arrays
 
 Floats = npt.NDArray[np.float64]
-Pixels = npt.NDArray[np.uint8]
 
 _TWINS = 4  # near-duplicates made of each training image
 _TURN, _ZOOM = 2.0, 0.03  # degrees and relative size by which they are moved

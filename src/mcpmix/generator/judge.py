@@ -18,7 +18,7 @@ from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
 from mcpmix.core.optimisers import one_cycle
-from mcpmix.core.pixels import as_images
+from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
@@ -30,7 +30,6 @@ from mcpmix.networks.segmenter import build_segmenter, load_network, save_segmen
 from mcpmix.networks.weight_files import digest_of_source
 
 Floats = npt.NDArray[np.float64]
-Pixels = npt.NDArray[np.uint8]
 
 _FACTS = "judge.json"
 _CHECKPOINT = "checkpoint.safetensors"

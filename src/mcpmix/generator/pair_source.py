@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mcpmix.config import Config
 from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError
+from mcpmix.core.pixels import Pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import Arrays
@@ -24,7 +25,7 @@ from mcpmix.data.sample import read_image
 from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.ledger import admitted_replicas, read_rows
-from mcpmix.generator.workers import Pixels, Request, WorkerPool
+from mcpmix.generator.workers import Request, WorkerPool
 
 Replicas = npt.NDArray[np.int64]
 

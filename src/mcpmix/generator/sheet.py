@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from mcpmix.core.pixels import outline
+from mcpmix.core.pixels import Pixels, outline
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
 from mcpmix.generator.admission import kind_of
 from mcpmix.generator.ledger import Row
 
-Pixels = npt.NDArray[np.uint8]
 Cell = tuple[Pixels | None, str, bool]
 """A picture (None: an empty place), the text below it, and whether it is crossed out."""
 

@@ -22,12 +22,10 @@ from queue import SimpleQueue
 from typing import Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 
 from mcpmix.core.errors import McpmixError, TrainingError
+from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import end_with_parent
-
-Pixels = npt.NDArray[np.uint8]
 
 _SECONDS_TO_END = 5.0
 

@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from skimage import measure
 
+from mcpmix.core.pixels import Pixels
 from mcpmix.mixing.mcpmix import mix
 from mcpmix.report.arms import Arm
 
-Pixels = npt.NDArray[np.uint8]
 Contour = tuple[str, str]
 """SVG path data in pixels of the picture, and a colour `#rrggbb`."""
 
