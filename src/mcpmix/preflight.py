@@ -5,7 +5,6 @@ setting and the remedy. `check` runs all of them, `run` those of `require_settin
 """
 
 import json
-import math
 import os
 import shutil
 from collections import Counter
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +50,6 @@ _LARGE = 200_000_000  # parameters of a UNet that nobody trains on a CPU
 # For the estimate of the disk:
 _FLOAT = 4  # bytes
 _ADAM_STATE = 4  # tensors of a parameter's size in a checkpoint: weights, their average or best, two moments
-_CONTROL_SHARE = 0.45  # of the UNet's parameters that its ControlNet has: the encoder and zero convolutions
 _PNG_BYTES = 2.5  # per pixel of a photograph
 _DEPTH_BYTES = 2  # per pixel
 _CACHED_BYTES = 4  # per pixel: three channels and the mask
@@ -97,9 +95,8 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     with suppress(McpmixError):  # of a missing network, which is a problem already
         result.facts |= dict(_memory(config))
     result.look("pairs", lambda: inspect_bank(config.folder / "pairs"))
-    result.look(
-        "disk", lambda: _disk(config, Counter(result.audit.part_of.values()) if result.audit else None)
-    )
+    images = Counter(result.audit.part_of.values()) if result.audit else None
+    result.look("disk", lambda: _disk(config, images))
     return result
 
 
@@ -294,37 +291,30 @@ def _memory(config: Config) -> Iterator[tuple[str, str]]:
             "an unlocked decoder": finetune.unlock_decoder,
         }
         used = " and ".join(name for name, on in options.items() if on)
-        yield (
-            "finetune",
-            _sentence(
-                f"{size} px{used and f' with {used}'}, batch {finetune.batch_size}, {numbers}",
-                finetune_plan,
-                pipeline,
-                image_size=size,
-                batch_size=finetune.batch_size,
-                precision=precision,
-                checkpointing=finetune.gradient_checkpointing,
-                optimiser=finetune.optimiser,
-                unlock_decoder=finetune.unlock_decoder,
-            ),
-        )
-        batch = synthesis.batch_size
+        settings: dict[str, Any] = {
+            "batch_size": finetune.batch_size,
+            "precision": precision,
+            "checkpointing": finetune.gradient_checkpointing,
+            "optimiser": finetune.optimiser,
+            "unlock_decoder": finetune.unlock_decoder,
+        }
+        how = f"{used and f' with {used}'}, batch {finetune.batch_size}, {numbers}"
+        yield "finetune", _sentence(how, finetune_plan, pipeline, size, **settings)
         passes = 1 + (synthesis.guidance > 1) + (synthesis.mask_guidance > 1)
-        how = f"{size} px, batch {batch}, float32"
-        text = _sentence(how, synthesis_plan, pipeline, image_size=size, batch_size=batch, passes=passes)
-        yield "synthesize", text
-    batch = train.batch_size
-    how = (
-        f"{size} px, batch {batch} and as many mixed images, {numbers}, each training, without RLA's features"
-    )
-    text = _sentence(how, training_plan, segmenter, image_size=size, batch_size=batch, precision=precision)
-    yield "train", text
+        settings = {"batch_size": synthesis.batch_size, "passes": passes}
+        how = f", batch {synthesis.batch_size}, float32"
+        yield "synthesize", _sentence(how, synthesis_plan, pipeline, size, **settings)
+    settings = {"batch_size": train.batch_size, "precision": precision}
+    how = f", batch {train.batch_size} and as many mixed images, {numbers}, each training, without phi of RLA"
+    yield "train", _sentence(how, training_plan, segmenter, size, **settings)
 
 
-def _sentence(how: str, plan: Callable[..., dict[str, float]], *networks: object, **settings: object) -> str:
+def _sentence(
+    how: str, plan: Callable[..., dict[str, float]], networks: object, size: int, **settings: object
+) -> str:
     """A memory plan in words."""
     try:
-        parts = plan(*networks, **settings)
+        parts = plan(networks, image_size=size, **settings)
     except Exception as error:  # own networks may need numbers, and fail in any way without them
         return f"memory unknown: a step without numbers failed ({type(error).__name__})"
     total = sum(parts.values())
@@ -332,7 +322,7 @@ def _sentence(how: str, plan: Callable[..., dict[str, float]], *networks: object
     if torch.cuda.is_available() and (there := torch.cuda.get_device_properties(0).total_memory) < total:
         beyond = f"; the GPU has only {_gigabytes(there)}"
     listed = ", ".join(f"{name} {_gigabytes(value)}" for name, value in parts.items())
-    return f"about {_gigabytes(total)} GB at {how} (in GB: {listed}{beyond})"
+    return f"about {_gigabytes(total)} GB at {size} px{how} (in GB: {listed}{beyond})"
 
 
 def _gigabytes(size: float) -> str:
@@ -379,8 +369,7 @@ def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> f
     workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
     segmenter = control = 0.0
     with suppress(McpmixError):  # a network that is not there is a problem of its own
-        network = build_segmenter(config.segmenter.name, config.segmenter.variant)
-        segmenter = parameter_count(network) * _FLOAT
+        segmenter = _FLOAT * parameter_count(build_segmenter(config.segmenter.name, config.segmenter.variant))
     # A checkpoint is written beside the last one before it takes its place: twice.
     total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter
     total += runs * test * pixels / 8
@@ -389,19 +378,8 @@ def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> f
         total += (train + held + test) * pixels * _PNG_BYTES
     if _makes_pairs(config):
         with suppress(McpmixError):
-            control = _control_parameters(resolve(config.generator.base, "pipeline") / "unet") * _FLOAT
+            control = _FLOAT * parameter_count(build_meta(pipeline_configs(config.generator.base)).control)
         total += 2 * _ADAM_STATE * control + train * pixels * _DEPTH_BYTES
         if config.synthesis.source == "bank":
             total += train * config.synthesis.replicas * pixels * _PNG_BYTES
     return total
-
-
-def _control_parameters(unet: Path) -> int:
-    """From the header of the UNet's weights: nothing is loaded."""
-    files = sorted(unet.glob("*.safetensors"))
-    if not files:
-        return 0
-    with files[0].open("rb") as stream:  # the others are the same in other precisions
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-    return round(_CONTROL_SHARE * sum(math.prod(shape) for shape in shapes))

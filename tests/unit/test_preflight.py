@@ -1,12 +1,11 @@
-import json
 import re
-import struct
 
 import pytest
 import torch
 
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ConfigError, ModelError, StorageError
+from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.preflight import check, estimate_bytes, require_settings
 
@@ -81,19 +80,14 @@ def test_estimate_of_a_run_without_pairs(tmp_path):
     assert estimate_bytes(config) == pytest.approx(expected)
 
 
-def test_estimate_reads_the_size_of_the_generator_from_its_header(tmp_path):
-    unet = tmp_path / "base" / "unet"
-    unet.mkdir(parents=True)
-    header = json.dumps(
-        {"__metadata__": {}, "w": {"dtype": "F16", "shape": [1000, 2000], "data_offsets": [0, 4000000]}}
-    ).encode()
-    (unet / "diffusion_pytorch_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    paired = ("train.arms=[mcpmix]", f"generator.base={tmp_path / 'base'}", "data.size=64")
+def test_estimate_of_a_run_with_pairs(tmp_path, random_models):
+    paired = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}", "data.size=64")
+    control = build_meta(pipeline_configs(str(random_models / "pipeline"))).control
     stored = estimate_bytes(phantom_config(tmp_path, *paired))
     moving = estimate_bytes(phantom_config(tmp_path, *paired, "synthesis.source=on-the-fly"))
     assert stored - moving == pytest.approx(24 * 8 * 64**2 * 2.5)  # 24 frames, 8 replicas
     plain = estimate_bytes(phantom_config(tmp_path, "data.size=64"))
-    assert moving - plain == pytest.approx(8 * 4 * 0.45 * 2e6 + 24 * 64**2 * 2)
+    assert moving - plain == pytest.approx(2 * 4 * 4 * parameter_count(control) + 24 * 64**2 * 2)
 
 
 def test_memory_of_the_stages_is_known_without_weights(tmp_path):

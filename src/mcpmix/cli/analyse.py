@@ -26,8 +26,7 @@ def gradients(
         Path | None, typer.Option(help="A configuration whose data is used; without it, the phantom.")
     ] = None,
     strategies: Annotated[
-        str,
-        typer.Option(help="Names, separated by commas; those that need pairs run stages 1 and 2 first."),
+        str, typer.Option(help="Names, separated by commas; those that need pairs run stages 1 and 2 first.")
     ] = "full-sup,mixup,cutmix,gridmix,smoothmix,puzzlemix,hsmix,augmix,pixmix",
     epochs: Annotated[int, typer.Option(min=4, help="Epochs of each training.")] = 40,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,

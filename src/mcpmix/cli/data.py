@@ -10,10 +10,9 @@ from mcpmix.cli.screen import shown_progress
 if TYPE_CHECKING:
     from mcpmix.data.public_sets.entry import Entry
 
-_Root = Annotated[Path, typer.Argument(help="Where the data is.", show_default=False)]
+_Root = Annotated[Path, typer.Argument(help="Where the data is.")]
 _Source = Annotated[
-    str,
-    typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`."),
+    str, typer.Option("--from", help="folder, manifest, nnunet, imagefolder, or a name of `data list`.")
 ]
 
 app = typer.Typer(
@@ -27,9 +26,7 @@ def _group() -> None:
 
 
 @app.command("list")
-def show(
-    name: Annotated[str | None, typer.Argument(help="Only this one.", show_default=False)] = None,
-) -> None:
+def show(name: Annotated[str | None, typer.Argument(help="Only this one.")] = None) -> None:
     """Show the data sets of the catalogue: number of images, licence, splits, known traps."""
     from mcpmix.data.public_sets import entries, entry
 
@@ -55,20 +52,14 @@ def show(
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="A name of `data list`.", show_default=False)],
-    to: Annotated[
-        Path | None, typer.Option(help="Folder for the archives; by default data/NAME.", show_default=False)
-    ] = None,
+    name: Annotated[str, typer.Argument(help="A name of `data list`.")],
+    to: Annotated[Path | None, typer.Option(help="Folder for the archives; by default data/NAME.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: size and licence are accepted.")] = False,
     sha256: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What a file must have, DIGEST or FILE=DIGEST; may be repeated.", show_default=False
-        ),
+        list[str] | None, typer.Option(help="What a file must have, DIGEST or FILE=DIGEST; may be repeated.")
     ] = None,
     mirror: Annotated[
-        str | None,
-        typer.Option(help="Folder on another server that holds the same files.", show_default=False),
+        str | None, typer.Option(help="Folder on another server that holds the same files.")
     ] = None,
 ) -> None:
     """Download a data set whose publisher lets anybody do so.
@@ -136,7 +127,7 @@ def _show_download(item: "Entry", urls: list[str], folder: Path) -> None:
 @app.command()
 def convert(
     root: _Root,
-    out: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="A new folder.")],
     source: _Source = "folder",
     layout: Annotated[
         str, typer.Option("--to", help="folder, manifest, nnunet or imagefolder.")
@@ -159,7 +150,7 @@ def convert(
 @app.command()
 def groups(
     root: _Root,
-    out: Annotated[Path, typer.Argument(help="CSV to write, for data.groups.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="CSV to write, for data.groups.")],
     source: _Source = "folder",
 ) -> None:
     """Group images that look nearly alike, where nobody noted patients or videos.
@@ -183,12 +174,8 @@ def groups(
 
 @app.command()
 def phantom(
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for images/, masks/ and groups.csv.", show_default=False)
-    ] = None,
-    sheet: Annotated[
-        Path | None, typer.Option(help="PNG with all frames, a row per patient.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for images/, masks/ and groups.csv.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="PNG with all frames, a row per patient.")] = None,
     patients: Annotated[int, typer.Option(min=1, help="Number of patients.")] = 6,
     frames: Annotated[int, typer.Option(min=1, help="Frames of each patient.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Another seed gives other patients.")] = 0,

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     config: Annotated[
-        Path | None,
-        typer.Argument(metavar="[CONFIG]", help="Score the segmenters of this run.", show_default=False),
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Score the segmenters of this run.")
     ] = None,
     overrides: Overrides = None,
     truth: Annotated[Path | None, typer.Option(help="Without CONFIG: folder of true masks.")] = None,

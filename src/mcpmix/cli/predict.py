@@ -10,11 +10,9 @@ from mcpmix.cli.screen import shown_progress
 
 
 def predict(
-    segmenter: Annotated[
-        Path, typer.Argument(help="Folder of a segmenter, or of a run (its best one).", show_default=False)
-    ],
-    images: Annotated[Path, typer.Argument(help="An image, or a folder of images.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the results.", show_default=False)],
+    segmenter: Annotated[Path, typer.Argument(help="Folder of a segmenter, or of a run (its best one).")],
+    images: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
     threshold: Annotated[float, typer.Option(help="Probability from which a pixel is lesion.")] = 0.5,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also write probabilities, 16-bit grey.")
@@ -54,10 +52,8 @@ class InputType(StrEnum):
 
 
 def export(
-    segmenter: Annotated[
-        Path, typer.Argument(help="Folder of a segmenter, or of a run (its best one).", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option(help="The file to write, ending in .onnx.", show_default=False)],
+    segmenter: Annotated[Path, typer.Argument(help="Folder of a segmenter, or of a run (its best one).")],
+    out: Annotated[Path, typer.Option(help="The file to write, ending in .onnx.")],
     verify: Annotated[
         Path | None,
         typer.Option(help="Image or folder of images to compare on.", show_default="the run's test images"),

@@ -16,34 +16,26 @@ if TYPE_CHECKING:
 
 
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder for the configuration.", show_default=False)
-    ],
-    images: Annotated[Path | None, typer.Option(help="Folder of images.", show_default=False)] = None,
-    masks: Annotated[
-        Path | None, typer.Option(help="Folder of masks with the same names.", show_default=False)
-    ] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the configuration.")],
+    images: Annotated[Path | None, typer.Option(help="Folder of images.")] = None,
+    masks: Annotated[Path | None, typer.Option(help="Folder of masks with the same names.")] = None,
     groups: Annotated[
-        Path | None,
-        typer.Option(help="CSV with the columns id and group (patient, lesion, video)."),
+        Path | None, typer.Option(help="CSV with the columns id and group (patient, lesion, video).")
     ] = None,
     source: Annotated[
         str | None,
         typer.Option(
             help="folder, manifest, nnunet, imagefolder, or a name of `mcpmix data list`; without it, "
-            "--root is looked at.",
-            show_default=False,
+            "--root is looked at."
         ),
     ] = None,
     root: Annotated[
-        Path | None,
-        typer.Option(help="Where the data is: a folder, a list or an archive.", show_default=False),
+        Path | None, typer.Option(help="Where the data is: a folder, a list or an archive.")
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Where to start from: tiny, small (as it is) or paper; a known data set adds its own.",
-            show_default=False,
+            help="Where to start from: tiny, small (as it is) or paper; a known data set adds its own."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a configuration that is there.")] = False,
@@ -81,14 +73,10 @@ def check(
     config: ConfigFile,
     overrides: Overrides = None,
     page: Annotated[
-        Path | None,
-        typer.Option("--html", help="Page with all findings about the images.", show_default=False),
+        Path | None, typer.Option("--html", help="Page with all findings about the images.")
     ] = None,
     fix: Annotated[
-        Path | None,
-        typer.Option(
-            help="New folder for a repaired copy of the data; the source stays.", show_default=False
-        ),
+        Path | None, typer.Option(help="New folder for a repaired copy of the data; the source stays.")
     ] = None,
     drop_copies: Annotated[
         bool, typer.Option("--drop-copies", help="With --fix: keep one of images with identical pixels.")

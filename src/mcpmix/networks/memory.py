@@ -83,9 +83,7 @@ def build_meta(configs: dict[str, dict[str, Any]]) -> MetaPipeline:
     with torch.device("meta"):
         unet = UNet2DConditionModel.from_config(configs["unet"])
         control = ControlNetModel.from_unet(
-            unet,
-            conditioning_channels=CONDITIONS,
-            conditioning_embedding_out_channels=embedding_widths(unet),
+            unet, conditioning_channels=CONDITIONS, conditioning_embedding_out_channels=embedding_widths(unet)
         )
         return MetaPipeline(
             unet,
