@@ -76,3 +76,27 @@ def test_a_fourth_channel_is_told(mcpmix, segmenter, tmp_path):
     assert done.code == 0, done.err
     text = "1 image has an alpha channel (a.png): laid over black, as in training"
     assert text in (done.out + done.err).replace("\n", " ")
+
+
+# --- export -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_exported_and_the_difference_printed(mcpmix, segmenter, phantom_folder, tmp_path):
+    file = tmp_path / "out" / "model.onnx"
+    done = mcpmix("export", tmp_path, "--out", file, "--verify", phantom_folder / "images")
+    assert done.code == 0, done.err
+    assert f"made of {segmenter}" in done.out
+    assert "on 8 images: probabilities differ by at most " in done.out
+    assert f"masks in 0 of {8 * 32 * 32} pixels" in done.out
+    assert file.stat().st_size > 1e6
+    assert [path.name for path in file.parent.iterdir()] == ["model.onnx"]
+
+
+def test_mistakes_of_export(mcpmix, segmenter, tmp_path):
+    done = mcpmix("export", segmenter, "--out", tmp_path / "model.pt")
+    assert (done.code, "ends in .onnx" in done.err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    done = mcpmix("export", segmenter, "--out", tmp_path / "m.onnx", "--verify", tmp_path / "empty")
+    assert (done.code, "holds no images" in done.err) == (3, True)
+    done = mcpmix("export", segmenter, "--out", tmp_path / "m.onnx")
+    assert (done.code, "--verify FOLDER" in done.err) == (3, True)
