@@ -226,13 +226,12 @@ class Augmentation:
     @classmethod
     def from_json(cls, values: dict[str, dict[str, list[Any]]]) -> Self:
         """What `as_json` gave, bit for bit."""
-        kinds: dict[str, type[_Recorded]] = {
-            "geometry": Geometry,
-            "crop": Crop,
-            "blur": Blur,
-            "colour": Colour,
-        }
-        return cls(**{name: kind.from_json(values[name]) for name, kind in kinds.items()})  # type: ignore[arg-type]
+        return cls(
+            Geometry.from_json(values["geometry"]),
+            Crop.from_json(values["crop"]),
+            Blur.from_json(values["blur"]),
+            Colour.from_json(values["colour"]),
+        )
 
 
 def draw_augmentation(

@@ -106,9 +106,12 @@ class LeakSearch:
         return {name: how for name, (_, how) in best.items()}
 
     def _compare(self, seen: Sequence[SeenImage]) -> None:
+        names: dict[str, list[str]] = defaultdict(list)
+        for held in self.held:
+            names[held.sha256].append(held.id)
         for image in seen:
-            same = [held.id for held in self.held if held.sha256 == image.sha256]
-            self._hits[image.sha256] = dict.fromkeys(same, (-math.inf, f"= {image.id}"))
+            same = (-math.inf, f"= {image.id}")
+            self._hits[image.sha256] = dict.fromkeys(names.get(image.sha256, ()), same)
         asked, known = ([image for image in side if image.look] for side in (self.held, seen))
         for match in matches([image.look for image in asked], [image.look for image in known]):
             image = known[match.second]

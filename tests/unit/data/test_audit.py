@@ -1,6 +1,5 @@
 """Every kind of dirt, made by the test, ends in its finding."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from mcpmix.config import SplitConfig
 from mcpmix.data.audit import Audit, Severity, inspect, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.sample import Sample
-from mcpmix.report.audit import as_lines, as_page
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
@@ -194,32 +192,6 @@ def test_near_copies_across_the_split_are_counted(pair):
     finding = only({finding.title: finding for finding in audit.findings}, "the split leaks")
     assert "50.0% of the test images and 100.0% of the validation images" in finding.title
     assert finding.items[0].startswith("test test_1 ~ train train_1 (")
-
-
-# --- what comes of it --------------------------------------------------------------------------------------
-
-
-def test_text_and_page_name_findings_and_hide_nothing_outside(pair):
-    samples = [pair("<b>&"), pair("gone")]
-    samples[1].image.unlink()
-    audit = Audit(inspect_all(samples), {})
-    lines = list(as_lines(audit))
-    assert any(line.startswith("error: 1 x files cannot be used; repair or remove") for line in lines)
-    assert not any(line.startswith("error") for line in as_lines(audit, errors=False))
-    page = as_page(audit, "my <set>")
-    assert "Audit of my &lt;set&gt;" in page
-    assert "<b>&" not in page
-    assert "&lt;b&gt;&amp;" in page
-    assert "data:image/jpeg;base64," in page
-    assert not re.search(r"(src|href)=[\"']?https?:", page)
-    assert "<script" not in page
-
-
-def test_long_findings_are_cut_in_the_text_only(pair):
-    samples = [pair(f"n {number}") for number in range(8)]
-    audit = Audit(inspect_all(samples), {})
-    assert "  - and 3 more" in list(as_lines(audit))
-    assert as_page(audit, "x").count("<li>") == 8
 
 
 # --- the real ones -----------------------------------------------------------------------------------------
