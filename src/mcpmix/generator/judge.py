@@ -86,7 +86,6 @@ class Judge:
         fold_of: fold of each training group.
         real: Dice in [0, 1] of each real training image, by id, from the network of its fold.
         chance: mean Dice of real images against the masks of other groups.
-        device: where the networks run.
     """
 
     def __init__(
@@ -321,10 +320,7 @@ def vary_colour(images: Tensor, rng: torch.Generator, strength: float) -> Tensor
     Synthetic images come in colours that the few real ones lack; a judge that never saw such a colour would
     fail on all of them.
 
-    Args:
-        images: B,3,H,W in [0, 1].
-        rng: a CPU generator.
-        strength: 0 changes nothing; at 1 a mucosa may turn pale, blue or green.
+    Images are B,3,H,W in [0, 1]. Strength 0 changes nothing; at 1 a mucosa may turn pale, blue or green.
     """
     count = len(images)
     toned = apply_colour(draw_colour(count, rng, strength), images)
