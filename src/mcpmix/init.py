@@ -17,6 +17,7 @@ from mcpmix import phantom
 from mcpmix.config import Config
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import DataError, StorageError
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
@@ -287,5 +288,4 @@ def write_phantom_sheet(
             advance()
     sheet = phantom.contact_sheet(drawn, frames, contours=True)
     with storage_errors(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(sheet).save(file, format="PNG")
+        write_png(file, sheet)

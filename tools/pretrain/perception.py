@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.optimisers import one_cycle
+from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.data.augment import normalise
@@ -115,7 +116,7 @@ def train_features(
     def loss(index: int) -> Tensor:
         rng = numpy_rng("feature batch", index)
         chosen = np.sort(rng.choice(len(images), batch_size, replace=False))
-        batch = torch.from_numpy(images[chosen]).permute(0, 3, 1, 2).float() / 255
+        batch = as_images(images[chosen])
         batch = batch.flip(-1) if rng.random() < 0.5 else batch
         return F.binary_cross_entropy_with_logits(both(batch), labels[chosen])
 

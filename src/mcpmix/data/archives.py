@@ -44,19 +44,12 @@ _Member = tuple[str, IO[bytes] | None, int]  # name, content (None for a folder)
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may unpack to.
+    """What an archive may unpack to."""
 
-    Attributes:
-        files: number of members.
-        size: bytes in all.
-        ratio: unpacked bytes for each packed one. Photographs stay near 1; bombs reach 1000 and more.
-        free: bytes below which the ratio does not matter.
-    """
-
-    files: int = 500_000
-    size: int = 200_000 * _MEGABYTE
-    ratio: float = 100.0
-    free: int = 256 * _MEGABYTE
+    files: int = 500_000  # members
+    size: int = 200_000 * _MEGABYTE  # bytes in all
+    ratio: float = 100.0  # unpacked bytes for each packed one: photographs stay near 1, bombs reach 1000
+    free: int = 256 * _MEGABYTE  # bytes below which the ratio does not matter
 
 
 LIMITS = Limits()
@@ -89,7 +82,7 @@ def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits
     Where that place is read-only, the environment's MCPMIX_CACHE names another one.
 
     Raises:
-        DataError: an archive is damaged, of a foreign kind, or would write what it may not; all is refused.
+        DataError: an archive is damaged, of a foreign kind, or not safe to unpack; nothing is kept.
         StorageError: there is no room, or the place is read-only.
     """
     digests = [_digest(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]

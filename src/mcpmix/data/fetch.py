@@ -33,16 +33,12 @@ _MAY_PASS = (408, 425, 429, 500, 502, 503, 504)  # answers after which another a
 
 @dataclass(frozen=True)
 class Download:
-    """A file that is here, and what is known about its content.
-
-    Attributes:
-        sha256: digest of its bytes.
-        checked: against what: `sha256` or `md5` of the publisher, `record` (of an earlier download), or
-            `nothing`: no digest is known, and this one was recorded.
-    """
+    """A file that has arrived, and what is known about its content."""
 
     file: Path
     sha256: str
+    # Against the `sha256` or `md5` of the publisher, the `record` of an earlier download, or `nothing`: no
+    # digest is known, and this one was recorded.
     checked: str
 
 
@@ -87,7 +83,7 @@ def fetch(
     timeout: float = 60.0,
     progress: Progress = SILENT,
 ) -> Download:
-    """Fetch a file, or check the one that is there.
+    """Fetch a file, or check the one that is already there.
 
     What has arrived lies in `NAME.part` until it is complete and checked; a later call resumes there if the
     server can and still has the same file. `NAME.json` records the address, and the version or the digest.

@@ -28,19 +28,13 @@ _FILTERS = Lock()  # filters of warnings belong to all threads
 
 @dataclass(frozen=True)
 class Sample:
-    """An image and its mask on disk.
+    """An image and its mask on disk."""
 
-    Attributes:
-        id: unique name within the data set; the stem of the image file.
-        group: patient, lesion or video sequence; splits never cut a group.
-        source: name of the data set.
-    """
-
-    id: str
+    id: str  # unique within the data set; the stem of the image file, unless a table names another
     image: Path
     mask: Path
-    group: str
-    source: str
+    group: str  # patient, lesion or video sequence; splits never cut a group
+    source: str  # name of the data set
 
 
 def read_image(path: Path) -> Pixels:

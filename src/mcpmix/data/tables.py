@@ -12,16 +12,11 @@ from mcpmix.core.errors import DataError
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table.
-
-    Attributes:
-        line: its number, from 1.
-        values: texts by the name of the column, lower case.
-    """
+    """A line of a table."""
 
     table: Path
-    line: int
-    values: Mapping[str, str]
+    line: int  # from 1
+    values: Mapping[str, str]  # texts by the name of the column, lower case
 
     @property
     def place(self) -> str:

@@ -25,29 +25,19 @@ Missing = Literal["error", "empty"]
 
 @dataclass(frozen=True)
 class FilePair:
-    """The files of one image.
+    """The files of one image."""
 
-    Attributes:
-        name: path below the folder of truths, without suffix.
-        prediction: None if there is none.
-    """
-
-    name: str
+    name: str  # path below the folder of truths, without suffix
     truth: Path
     prediction: Path | None
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """All pairs of two folders.
+    """All pairs of two folders."""
 
-    Attributes:
-        pairs: one per true mask, in the order of their names.
-        extra: names of predictions without a true mask. They are not scored.
-    """
-
-    pairs: tuple[FilePair, ...]
-    extra: tuple[str, ...]
+    pairs: tuple[FilePair, ...]  # one per true mask, in the order of their names
+    extra: tuple[str, ...]  # names of predictions without a true mask, which are not scored
 
 
 def pair_files(

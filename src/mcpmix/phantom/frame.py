@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from mcpmix.core.errors import DataError
-from mcpmix.core.pixels import outline
+from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.phantom.scene import SMALL_AREA, Floats, Scene, draw_scene, view_distance
 from mcpmix.phantom.shading import shade, wall_texture
@@ -43,8 +42,8 @@ class PhantomFrame:
             lesion colour, lesion elevation, lesion size; all from `WORDS`.
     """
 
-    image: npt.NDArray[np.uint8]
-    mask: npt.NDArray[np.uint8]
+    image: Pixels
+    mask: Pixels
     depth: Floats
     words: tuple[str, ...]
     patient: int
@@ -94,7 +93,7 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
 
 def _device(
     style: PatientStyle, scene: Scene, rng: np.random.Generator, linear: Floats, view: Floats
-) -> npt.NDArray[np.uint8]:
+) -> Pixels:
     """Exposure, blur, tone curve, colour, noise and the black surround of the field of view."""
     half = len(linear) / 2  # pixels per half-width
     gains = np.array(style.white_balance, dtype=np.float32) * (style.exposure * scene.light_gain)
@@ -110,7 +109,7 @@ def _device(
     pixels += style.noise * rng.standard_normal(pixels.shape, dtype=np.float32)
     edge = np.clip(view * half + 0.5, 0.0, 1.0)[..., None]
     pixels = pixels * edge + 0.02 * (1.0 - edge)
-    image: npt.NDArray[np.uint8] = (np.clip(pixels, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+    image: Pixels = (np.clip(pixels, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
     return image
 
 
@@ -139,9 +138,7 @@ _GAP = 2  # pixels between frames
 _CONTOUR = (90, 255, 120)
 
 
-def contact_sheet(
-    frames: Sequence[PhantomFrame], columns: int, contours: bool = False
-) -> npt.NDArray[np.uint8]:
+def contact_sheet(frames: Sequence[PhantomFrame], columns: int, contours: bool = False) -> Pixels:
     """Lay frames out row by row on a dark ground, as an RGB image.
 
     Args:

@@ -43,7 +43,7 @@ class Entry:
     archives: tuple[Archive, ...] = ()  # what `mcpmix data get` downloads
     access: str = ""  # how to get it where there is no open download
     stems: str = ""  # a regular expression for the stems of its images, by which it is recognised
-    whole: bool = False  # recognised only if complete, because others name their files so too
+    whole: bool = False  # whether it is recognised only if complete, because others use the same names
 
 
 def locate(root: Path, layouts: Iterable[Sequence[str]], expected: str) -> list[Path]:
