@@ -16,16 +16,7 @@ from mcpmix.config_file import load_config
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
 
-class Part(StrEnum):
-    """What can be built."""
-
-    autoencoder = "autoencoder"
-    base = "base"
-    depth = "depth"
-    features = "features"
-    segmenter = "segmenter"
-    control = "control"
-    all = "all"
+Part = StrEnum("Part", ["autoencoder", "base", "depth", "features", "segmenter", "control", "all"])
 
 
 @app.command()

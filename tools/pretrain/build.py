@@ -137,7 +137,8 @@ def build_weights(
         parts = _WITHOUT_LABELS
     _refuse_contradictions(parts, own, training, frames)
     pipeline = resolve(training.start, "pipeline") if training.start else folder / _RESULTS["base"]
-    if "control" in parts and "base" not in parts and not (pipeline / "model_index.json").exists():
+    needs_base = "control" in parts and "base" not in parts and training.start is None
+    if needs_base and not (pipeline / "model_index.json").exists():
         raise ConfigError(
             f"A ControlNet is made for a base: there is none in {pipeline}. Build it there first, or name "
             "one with --start, for example --start embedded."

@@ -25,7 +25,7 @@ from mcpmix.networks.diffusion import (
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How images are drawn; the defaults are those of the configuration's section `synthesis`.
+    """How images are drawn.
 
     Attributes:
         steps: denoising steps of DPM-Solver++.
@@ -80,7 +80,19 @@ class Generator:
         condition = condition.to(self.device, self.base.unet.dtype)
         scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
         scheduler.set_timesteps(settings.steps, device=self.device)
-        latents, first = self._start(condition, seeds, settings, sources, scheduler)
+        factor, first = self.base.latent_factor, 0
+        shape = (self.base.unet.config.in_channels, height // factor, width // factor)
+        noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds])
+        noise = noise.to(condition)
+        if settings.strength >= 1:
+            latents = noise * scheduler.init_noise_sigma
+        elif sources is None:
+            raise ModelError("strength below 1 starts from the real images: pass them as `sources`.")
+        else:
+            clean = encode_images(self.base.vae, sources.to(condition) * 2 - 1)
+            first = settings.steps - max(1, round(settings.steps * settings.strength))
+            scheduler.set_begin_index(first)
+            latents = scheduler.add_noise(clean, noise, scheduler.timesteps[first].repeat(len(seeds)))
         weights, text, conditions = self._guides(
             prompts, condition, settings.guidance, settings.mask_guidance
         )
@@ -90,32 +102,6 @@ class Generator:
                 latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
         images = decode_latents(self.base.vae, latents)
         return (images.float().cpu() + 1) / 2
-
-    def _start(
-        self,
-        condition: Tensor,
-        seeds: Sequence[int],
-        settings: SamplingSettings,
-        sources: Tensor | None,
-        scheduler: DPMSolverMultistepScheduler,
-    ) -> tuple[Tensor, int]:
-        """First latents and the index of the first timestep to run."""
-        factor = self.base.latent_factor
-        shape = (
-            self.base.unet.config.in_channels,
-            condition.shape[2] // factor,
-            condition.shape[3] // factor,
-        )
-        noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds])
-        noise = noise.to(condition)
-        if settings.strength >= 1:
-            return noise * scheduler.init_noise_sigma, 0
-        if sources is None:
-            raise ModelError("strength below 1 starts from the real images: pass them as `sources`.")
-        clean = encode_images(self.base.vae, sources.to(condition) * 2 - 1)
-        first = settings.steps - max(1, round(settings.steps * settings.strength))
-        scheduler.set_begin_index(first)
-        return scheduler.add_noise(clean, noise, scheduler.timesteps[first].repeat(len(seeds))), first
 
     def _guides(
         self, prompts: Sequence[str], condition: Tensor, guidance: float, mask_guidance: float

@@ -108,7 +108,14 @@ def resolve(source: str, embedded_part: str) -> Path:
         try:
             folder = Path(snapshot_download(name, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError) as error:
-            raise ModelError(_how_to_get(name)) from error
+            known = KNOWN.get(name)
+            facts = f" ({known.size}; licence: {known.licence})" if known else ""
+            files = "".join(f' --include "{pattern}"' for pattern in known.files) if known else ""
+            raise ModelError(
+                f"No weights for {name!r}{facts}: it is neither a local folder nor in the local hub cache. "
+                f"On a machine with internet run `hf download {name}{files}`, or copy the folder here and "
+                "give its path."
+            ) from error
     _refuse_pickles(name, folder)
     if pin is not None:
         verify_pin(name, folder, pin)
@@ -193,14 +200,3 @@ def _refuse_pickles(name: str, folder: Path) -> None:
             f"or convert it on a machine where that risk is acceptable: load it with {kind}."
             "from_pretrained(folder, use_safetensors=False) and write it with save_pretrained(new_folder)."
         )
-
-
-def _how_to_get(source: str) -> str:
-    known = KNOWN.get(source)
-    facts = f" ({known.size}; licence: {known.licence})" if known else ""
-    files = "".join(f' --include "{pattern}"' for pattern in known.files) if known else ""
-    return (
-        f"No weights for {source!r}{facts}: it is neither a local folder nor in the local hub cache. "
-        f"On a machine with internet run `hf download {source}{files}`, or copy the folder here and give its "
-        "path."
-    )

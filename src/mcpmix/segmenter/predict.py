@@ -127,7 +127,7 @@ def predict_files(
     device: str = "auto",
     progress: Progress = SILENT,
 ) -> tuple[int, int]:
-    """Segment images that have no result yet; results are of the size of the upright image.
+    """Segment images without a result newer than themselves; results have the size of the upright image.
 
     Writes `masks/<name>.png` (8 bit, lesion = 255) and, where asked for, `probabilities/<name>.png` (16 bit,
     65535 = certain) and `overlays/<name>.png` (the image with the lesion's outline). Sub-folders of `images`
@@ -161,7 +161,11 @@ def predict_files(
     problems, clear = [], []
     with storage_errors(out):
         _claim(out, predictor, threshold, flips)
-        todo = [path for path, files in plan.items() if not _up_to_date(list(files.values()), path)]
+        todo = [
+            path
+            for path, files in plan.items()
+            if not all(f.exists() and f.stat().st_mtime_ns >= path.stat().st_mtime_ns for f in files.values())
+        ]
         with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
             for path in todo:
                 try:
@@ -211,12 +215,6 @@ def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> No
             f"{out} holds results of another call (not the same: {', '.join(differ)}). Choose another "
             "folder, or delete this one."
         )
-
-
-def _up_to_date(files: list[Path], image: Path) -> bool:
-    """Whether all results are there, made after the image was last changed."""
-    changed = image.stat().st_mtime_ns
-    return all(file.exists() and file.stat().st_mtime_ns >= changed for file in files)
 
 
 def outlined(image: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
