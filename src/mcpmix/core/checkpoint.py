@@ -107,12 +107,8 @@ def run_steps(
 
     Args:
         step: does one optimiser step and returns its loss.
-        steps: total number of steps.
         state: what is saved and restored, by name.
-        checkpoint: file of the last saved state; replaced atomically.
         save_every: steps between two saves; the last step is always saved.
-        title: what the progress bar says.
-        progress: where to report.
         after_save: called with the number of finished steps after each save, e.g. to export weights. A
             resumed run calls it again for the state that it starts from, since a kill may have come between
             the two; so it must do no harm twice.

@@ -2,10 +2,16 @@
 
 Every process holds all weights and takes its share of each step's batch. Gradients are averaged, so all of
 them take the same step; only the first one, the leader, writes files.
+
+This is torch.distributed and not accelerate: its launcher starts one process on a CPU whatever number it is
+given, its `prepare` wraps the networks and optimisers whose states our checkpoints hold, and what would be
+left of it here is `all_reduce` and `broadcast`.
 """
 
 import atexit
 import os
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,21 +23,16 @@ from torch import Tensor, nn
 
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import ConfigError, TrainingError
-from mcpmix.core.progress import end_with_launcher
 
 _BUCKET = 2**23  # gradients sent at once: 32 MB of float32
 # Long: others wait while the leader prepares data or validates. A dead process is noticed by the launcher.
 _PATIENCE = timedelta(hours=24)
+_LOOK = 0.2  # seconds between two looks at the launcher
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of its run.
-
-    Attributes:
-        rank: number of this process, 0 for the leader.
-        count: how many there are.
-    """
+    """This process, number `rank`, among the `count` processes of its run."""
 
     rank: int = 0
     count: int = 1
@@ -60,13 +61,19 @@ class Processes:
         """Replace each gradient by its mean over all processes."""
         if self.count == 1:
             return
-        for bucket in _buckets([p.grad for p in parameters if p.grad is not None]):
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        bucket: list[Tensor] = []
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for place, gradient in enumerate(gradients, 1):
+            bucket.append(gradient)
+            size = sum(part.numel() for part in bucket)
+            if place < len(gradients) and size + gradients[place].numel() <= _BUCKET:
+                continue  # the next one still fits; a single one may be larger
+            flat = torch.cat([part.reshape(-1) for part in bucket])
             dist.all_reduce(flat)
             flat /= self.count
-            sizes = [gradient.numel() for gradient in bucket]
-            for gradient, mean in zip(bucket, flat.split(sizes), strict=True):
-                gradient.copy_(mean.view_as(gradient))
+            for part, mean in zip(bucket, flat.split([part.numel() for part in bucket]), strict=True):
+                part.copy_(mean.view_as(part))
+            bucket = []
 
     @torch.no_grad()
     def copy_from_leader(self, network: nn.Module) -> None:
@@ -80,11 +87,11 @@ class Processes:
         """The runtime of this process: a GPU of its own, or its share of the CPU's threads."""
         if self.count == 1:
             return runtime
-        neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
         if runtime.device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", self.rank)))
             torch.cuda.set_device(device)
             return replace(runtime, device=device)
+        neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
         torch.set_num_threads(max(1, torch.get_num_threads() // neighbours))
         return runtime
 
@@ -105,9 +112,19 @@ def join(expected: int) -> Processes:
             were asked for, which would train with half the batch.
     """
     started = launched()
-    if started != expected:
-        raise ConfigError(_wrong_count(expected, started))
-    return connect()
+    if started == expected:
+        return connect()
+    if expected == 1:
+        raise ConfigError(
+            f"{started} processes were started, but finetune.processes is 1. Set "
+            f"finetune.processes={started}, or start the command without torchrun."
+        )
+    raise ConfigError(
+        f"finetune.processes is {expected}, but {started} process{'es were' if started > 1 else ' was'} "
+        f"started. Start it with `torchrun --standalone --nproc-per-node {expected} -m mcpmix finetune "
+        "CONFIG`, or set finetune.processes=1. (On a CPU `accelerate launch` starts one process, whatever "
+        "number it is given.)"
+    )
 
 
 def connect() -> Processes:
@@ -136,27 +153,19 @@ def leader_first() -> Iterator[Processes]:
         processes.wait()
 
 
-def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Runs of gradients that are sent at once; a single one may be larger."""
-    bucket: list[Tensor] = []
-    for gradient in gradients:
-        if bucket and sum(part.numel() for part in bucket) + gradient.numel() > _BUCKET:
-            yield bucket
-            bucket = []
-        bucket.append(gradient)
-    if bucket:
-        yield bucket
+def end_with_launcher() -> None:
+    """Called in a process of torchrun: end at once when torchrun is gone.
 
+    Torchrun ends its processes when it ends, but not when it is killed; they would go on by themselves and
+    hold the lock of the run's folder. Processes of other launchers may be meant to outlive them.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    launcher = os.getppid()
 
-def _wrong_count(expected: int, started: int) -> str:
-    if expected == 1:
-        return (
-            f"{started} processes were started, but finetune.processes is 1. Set "
-            f"finetune.processes={started}, or start the command without torchrun."
-        )
-    return (
-        f"finetune.processes is {expected}, but {started} process{'es were' if started > 1 else ' was'} "
-        f"started. Start it with `torchrun --standalone --nproc-per-node {expected} -m mcpmix finetune "
-        "CONFIG`, or set finetune.processes=1. (On a CPU `accelerate launch` starts one process, whatever "
-        "number it is given.)"
-    )
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(_LOOK)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

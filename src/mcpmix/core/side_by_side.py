@@ -1,14 +1,18 @@
 """Independent pieces of work in processes of their own, with their progress shown by the parent."""
 
+import itertools
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.connection import wait
+from typing import Any, Protocol, TypeVar
 
 from mcpmix.core.device import Runtime
-from mcpmix.core.progress import Channel, ChannelProgress, Progress, end_with_parent, relay
+from mcpmix.core.progress import Advance, Progress
 
 T = TypeVar("T")
 
@@ -27,7 +31,6 @@ def side_by_side(
         tasks: picklable callables by a name for messages.
         workers: number of processes; with one, the work is done in this process.
         open_runtime: sets up torch in the process that works.
-        progress: where to report.
 
     Returns:
         Their results, in the order of `tasks`.
@@ -43,7 +46,7 @@ def side_by_side(
     with context.Manager() as manager:
         channel = manager.Queue()
         with (
-            relay(channel, progress),
+            _relay(channel, progress),
             ProcessPoolExecutor(workers, context, _start, (channel, open_runtime)) as pool,
         ):
             futures = {pool.submit(_work, task): name for name, task in tasks.items()}
@@ -65,15 +68,99 @@ def side_by_side(
     return {name: made[name] for name in tasks}
 
 
+def end_with_parent() -> None:
+    """Called in a worker: end at once when the parent is gone, so that no orphan holds a folder's lock."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# --- in a worker -------------------------------------------------------------------------------------------
+
 _here: dict[str, Any] = {}  # of a worker process, set when it starts
 
 
-def _start(channel: Channel, open_runtime: Callable[[], Runtime]) -> None:
+def _start(channel: "_Channel", open_runtime: Callable[[], Runtime]) -> None:
     end_with_parent()
     # Ctrl-C reaches workers too. The last checkpoint is on disk, so they end at once and quietly.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    _here.update(runtime=open_runtime(), progress=ChannelProgress(channel))
+    _here.update(runtime=open_runtime(), progress=_ChannelProgress(channel))
 
 
 def _work(task: Callable[..., T]) -> T:
     return task(**_here)
+
+
+# --- progress of workers -----------------------------------------------------------------------------------
+
+
+class _Channel(Protocol):
+    """The part of a multiprocessing queue that is used here."""
+
+    def put(self, item: Any) -> None: ...  # noqa: ANN401
+
+    def get(self) -> Any: ...  # noqa: ANN401
+
+
+class _ChannelProgress:
+    """Reports into a queue; lives in a worker."""
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator[Advance]:
+        task = (os.getpid(), next(self._numbers))
+        self._channel.put(("open", task, title, total, done))
+
+        def advance(steps: int = 1, note: str = "") -> None:
+            self._channel.put(("advance", task, steps, note))
+
+        try:
+            yield advance
+        finally:
+            self._channel.put(("close", task))
+
+    def say(self, message: str) -> None:
+        self._channel.put(("say", message))
+
+
+@contextmanager
+def _relay(channel: _Channel, progress: Progress) -> Iterator[None]:
+    """Show in `progress` what workers put into the channel, until the context ends."""
+
+    def show() -> None:
+        contexts: dict[tuple[int, int], AbstractContextManager[Advance]] = {}
+        advances: dict[tuple[int, int], Advance] = {}
+        while True:
+            kind, *values = channel.get()
+            if kind == "open":
+                task, title, total, done = values
+                contexts[task] = progress.track(title, total, done)
+                advances[task] = contexts[task].__enter__()
+            elif kind == "advance":
+                task, steps, note = values
+                advances[task](steps, note)
+            elif kind == "close":
+                contexts.pop(values[0]).__exit__(None, None, None)
+            elif kind == "say":
+                progress.say(values[0])
+            else:
+                break
+        for context in contexts.values():  # of workers that were killed
+            context.__exit__(None, None, None)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        channel.put(("stop",))
+        thread.join()

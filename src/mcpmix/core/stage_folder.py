@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from itertools import count
 from pathlib import Path
@@ -48,7 +48,6 @@ class StageKey:
     """All that a stage's result depends on.
 
     Attributes:
-        stage: name of the stage.
         settings: the part of the configuration that it reads, as JSON values.
         inputs: digests of the artefacts it reads, by name.
         seed: root of its random streams.
@@ -61,17 +60,7 @@ class StageKey:
 
     def as_json(self) -> dict[str, Any]:
         """A plain dictionary that survives JSON unchanged."""
-        plain: dict[str, Any] = json.loads(
-            json.dumps(
-                {
-                    "stage": self.stage,
-                    "settings": dict(self.settings),
-                    "inputs": dict(self.inputs),
-                    "seed": self.seed,
-                },
-                default=str,
-            )
-        )
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
         return plain
 
     @property
@@ -115,12 +104,9 @@ def read_artifact(folder: Path) -> Artifact | None:
 
 
 def reuse(folder: Path, key: StageKey, progress: Progress, name: str = "") -> Artifact | None:
-    """The finished artefact in `folder` if it was made from exactly this key; says why one is made again.
+    """The finished artefact in `folder` if it was made from exactly this key; otherwise says what differs.
 
     Args:
-        folder: of the stage.
-        key: what the result depends on now.
-        progress: where to report.
         name: what to call the stage; by default the name of its folder.
     """
     artifact = read_artifact(folder)
@@ -133,7 +119,20 @@ def reuse(folder: Path, key: StageKey, progress: Progress, name: str = "") -> Ar
 
 def changes(artifact: Artifact, key: StageKey) -> list[str]:
     """What differs between a finished artefact's key and another: `settings.train.epochs: 100 -> 50`."""
-    return list(_differences("", artifact.manifest["key"], key.as_json()))
+
+    def short(value: object) -> str:
+        text = str(value)
+        return text if len(text) <= 40 else text[:12] + "…"
+
+    def differences(path: str, old: object, new: object) -> Iterator[str]:
+        if isinstance(old, dict) and isinstance(new, dict):
+            for name in sorted({*old, *new}):
+                place = f"{path}.{name}".lstrip(".")
+                yield from differences(place, old.get(name, _ABSENT), new.get(name, _ABSENT))
+        elif old != new:
+            yield f"{path}: {short(old)} -> {short(new)}"
+
+    return list(differences("", artifact.manifest["key"], key.as_json()))
 
 
 class Workspace:
@@ -145,13 +144,18 @@ class Workspace:
         self.folder = target.with_name(target.name + ".partial")
 
     def prepare(self) -> None:
-        """Continue the partial folder of the same key; start anew otherwise."""
+        """Resume the partial folder of the same key; start anew otherwise."""
         marker = self.folder / _KEY
-        if self.folder.exists() and not (marker.exists() and _read_digest(marker) == self.key.digest):
+        if self.folder.exists():
+            try:
+                same = json.loads(marker.read_text(encoding="utf-8"))["digest"] == self.key.digest
+            except (FileNotFoundError, ValueError, TypeError, KeyError):
+                same = False
+            if same:
+                return
             shutil.rmtree(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not marker.exists():
-            write_json(marker, {"digest": self.key.digest, **self.key.as_json()})
+        self.folder.mkdir(parents=True)
+        write_json(marker, {"digest": self.key.digest, **self.key.as_json()})
 
     def finish(self, **counts: object) -> Artifact:
         """Write the manifest and give the folder its final name.
@@ -159,12 +163,14 @@ class Workspace:
         Args:
             counts: facts about the result (numbers of files, scores), kept in the manifest.
         """
-        manifest = {
-            "digest": self.key.digest,
-            "key": self.key.as_json(),
-            "counts": counts,
-            "versions": _versions(),
-        }
+        versions = {"python": platform.python_version()}
+        for name in _VERSIONED:
+            try:
+                versions[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                versions[name] = "not installed"
+        key = {"digest": self.key.digest, "key": self.key.as_json()}
+        manifest = {**key, "counts": counts, "versions": versions}
         # The key stays until the folder has its name: without it a partial folder counts as foreign, and a
         # kill or a full disk at this point would cost the whole stage.
         write_json(self.folder / MANIFEST, manifest)
@@ -218,7 +224,9 @@ def storage_errors(folder: Path) -> Iterator[None]:
     except McpmixError:
         raise
     except Exception as error:
-        number = _error_number(error)
+        # safetensors gives the operating system's number in its text only
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
         if number in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
                 f"The disk that holds {folder} is full. Finished stages and the last checkpoint are kept: "
@@ -276,14 +284,6 @@ def new_folder(path: Path) -> Path:
     return path
 
 
-def _error_number(error: Exception) -> int | None:
-    """The operating system's number of an error; safetensors gives it only in its text."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
-
-
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -291,14 +291,6 @@ def _make_folder(folder: Path) -> None:
         raise StorageError(
             f"Cannot make the folder {folder}: a file is in the way. Choose another name or folder."
         ) from error
-
-
-def _read_digest(marker: Path) -> str | None:
-    try:
-        digest = json.loads(marker.read_text(encoding="utf-8"))["digest"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return str(digest)
 
 
 def _supersede(folder: Path) -> None:
@@ -313,28 +305,3 @@ def _supersede(folder: Path) -> None:
         if place.exists():  # the same result, shelved before
             shutil.rmtree(place)
     folder.replace(place)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in _VERSIONED:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
-
-
-def _differences(path: str, old: object, new: object) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in sorted({*old, *new}):
-            yield from _differences(
-                f"{path}.{name}".lstrip("."), old.get(name, _ABSENT), new.get(name, _ABSENT)
-            )
-    elif old != new:
-        yield f"{path}: {_short(old)} -> {_short(new)}"
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:12] + "…"

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 
@@ -18,3 +21,62 @@ def test_every_stage_checks_the_settings_before_anything_is_made(mcpmix, config,
     assert ended.code == 2
     assert "no strategy 'mixupp'" in ended.err
     assert not list(config.parent.rglob("dataset"))
+
+
+SMALL = (
+    "train.arms=[full-sup]",  # needs no weights
+    "train.seeds=[0]",
+    "train.epochs=1",
+    "data.size=32",
+    "data.phantom.train_patients=1",
+    "data.phantom.validation_patients=1",
+    "data.phantom.test_patients=1",
+    "data.phantom.frames_per_patient=2",
+    "data.phantom.test_frames_per_patient=2",
+    "runtime.jobs=1",
+)
+
+
+def test_demo_says_what_it_does_and_shows_the_table(mcpmix, tmp_path):
+    done = mcpmix("demo", "--fast", "--out", tmp_path, *SMALL)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert any("4. 1 segmenters" in line for line in lines)
+    assert any("about two minutes" in line for line in lines)
+    heading = next(line for line in lines if "mIoU" in line)
+    for metric in ("PA", "Recall", "Precision", "DSC"):
+        assert metric in heading
+    assert any("Full-Sup" in line for line in lines)
+    page = tmp_path / "demo-fast" / "report" / "report.html"
+    assert f"report: {page}" in lines
+    assert page.exists()
+    assert lines[-1].startswith("elapsed: 0:00:")
+    again = mcpmix("demo", "--fast", "--out", tmp_path, *SMALL)
+    assert again.code == 0, again.err
+    assert "to do" not in again.out  # everything is reused
+    assert f"report: {page}" in again.out
+
+
+def test_demo_with_a_typing_mistake(mcpmix, tmp_path):
+    done = mcpmix("demo", "--out", tmp_path, "train.epoch=3")
+    assert done.code == 2
+    assert done.err.startswith("Error: preset demo: 1 problem")
+    assert "did you mean epochs?" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_worker_processes_report_to_the_parent_and_say_nothing_themselves(config):
+    settings = ("train.seeds=[0, 1]", "train.epochs=2", "runtime.jobs=2")
+    done = subprocess.run(
+        [sys.executable, "-m", "mcpmix", "train", config, *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for seed in (0, 1):
+        assert f"full-sup seed {seed}: 2 to do" in done.stdout
+        assert f"full-sup seed {seed}: 2 done in" in done.stdout
+        assert f"full-sup, seed {seed}: validation DSC " in done.stdout

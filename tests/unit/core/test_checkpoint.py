@@ -1,16 +1,18 @@
-"""Nested states in one safetensors file."""
+"""Nested states in one safetensors file, and loops that are resumed from it."""
 
 import errno
+import math
 import os
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.helpers.progress import Recorder
 from torch import nn
 
 from mcpmix.core import checkpoint
-from mcpmix.core.checkpoint import load_state, save_state
-from mcpmix.core.errors import ModelError, StorageError
+from mcpmix.core.checkpoint import load_state, restore, run_steps, save_state
+from mcpmix.core.errors import ModelError, StorageError, TrainingError
 from mcpmix.core.seeds import torch_rng
 from mcpmix.core.stage_folder import storage_errors
 
@@ -192,3 +194,215 @@ class TestDamage:
         message = rf"is not a checkpoint of this program: its format is {name}, expected 'mcpmix-state-1'"
         with pytest.raises(ModelError, match=message):
             load_state(path)
+
+
+# --- loops that are stopped and go on as if nothing had happened -------------------------------------------
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands for a kill."""
+
+
+class Job:
+    """Least squares with a small network, batches by step, moments and a learning rate schedule."""
+
+    def __init__(self, folder):
+        self.network = nn.Linear(4, 2)
+        with torch.no_grad():
+            for index, parameter in enumerate(self.network.parameters()):
+                parameter.copy_(torch.randn(parameter.shape, generator=torch_rng("start", index)))
+        self.optimiser = torch.optim.AdamW(self.network.parameters(), lr=0.05)
+        self.rates = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, T_max=20)
+        self.checkpoint = folder / "checkpoint.safetensors"
+        self.seen = []
+        self.saved = []
+        self.resumed = []
+        self.stop_at = None
+
+    def step(self, index):
+        if index == self.stop_at:
+            raise Stopped
+        rng = torch_rng("step", index)
+        inputs, targets = torch.randn(8, 4, generator=rng), torch.randn(8, 2, generator=rng)
+        loss = (self.network(inputs) - targets).square().mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        self.rates.step()
+        self.seen.append(index)
+        return loss.item()
+
+    def state(self):
+        return {"network": self.network, "optimiser": self.optimiser, "rates": self.rates}
+
+    def run(self, steps=20, save_every=6, **options):
+        run_steps(
+            self.step,
+            steps=steps,
+            state=self.state(),
+            checkpoint=self.checkpoint,
+            save_every=save_every,
+            title="train",
+            after_save=self.saved.append,
+            on_resume=self.resumed.append,
+            **options,
+        )
+        return self
+
+
+def bits(node):
+    """A state with every tensor as its bytes. (Files differ: safetensors does not order its header.)"""
+    if isinstance(node, torch.Tensor):
+        return node.dtype, tuple(node.shape), node.numpy().tobytes()
+    if isinstance(node, dict):
+        return {key: bits(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [bits(value) for value in node]
+    return node
+
+
+@pytest.fixture
+def uninterrupted(tmp_path):
+    folder = tmp_path / "reference"
+    folder.mkdir()
+    return Job(folder).run()
+
+
+def test_every_step_runs_once_in_order_and_the_last_is_saved(uninterrupted):
+    assert uninterrupted.seen == list(range(20))
+    assert uninterrupted.saved == [6, 12, 18, 20]
+    assert uninterrupted.resumed == [0]
+    assert load_state(uninterrupted.checkpoint)["steps"] == 20
+
+
+@pytest.mark.parametrize("stop_at", [0, 3, 6, 13, 19])
+def test_a_stopped_run_ends_bit_for_bit_like_an_uninterrupted_one(tmp_path, uninterrupted, stop_at):
+    first = Job(tmp_path)
+    first.stop_at = stop_at
+    with pytest.raises(Stopped):
+        first.run()
+
+    second = Job(tmp_path).run()
+
+    last_save = stop_at // 6 * 6
+    assert second.resumed == [last_save]
+    assert second.seen == list(range(last_save, 20))
+    assert bits(load_state(second.checkpoint)) == bits(load_state(uninterrupted.checkpoint))
+
+
+def test_stopped_many_times(tmp_path, uninterrupted):
+    for stop_at in (4, 8, 8, 15):
+        job = Job(tmp_path)
+        job.stop_at = stop_at
+        with pytest.raises(Stopped):
+            job.run(save_every=2)
+    job = Job(tmp_path).run(save_every=2)
+
+    assert job.seen == list(range(14, 20))
+    assert bits(load_state(job.checkpoint)) == bits(load_state(uninterrupted.checkpoint))
+
+
+def test_a_finished_run_does_no_step_and_restores_its_state(tmp_path, uninterrupted):
+    again = Job(uninterrupted.checkpoint.parent).run()
+
+    assert again.seen == []
+    for one, other in zip(again.network.parameters(), uninterrupted.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_kill_between_saving_and_the_callback_does_not_lose_the_callback(tmp_path):
+    first = Job(tmp_path)
+
+    class KilledHere(list):
+        def append(self, steps):
+            if steps == 20:
+                raise Stopped
+            super().append(steps)
+
+    first.saved = KilledHere()
+    with pytest.raises(Stopped):
+        first.run()
+    second = Job(tmp_path).run()
+
+    assert second.seen == []
+    assert second.saved == [20]
+
+
+def test_progress_counts_what_is_left_and_shows_the_loss(tmp_path):
+    first = Job(tmp_path)
+    first.stop_at = 7
+    with pytest.raises(Stopped):
+        first.run()
+    progress = Recorder()
+    Job(tmp_path).run(progress=progress)
+
+    assert progress.tasks == [("train", 20, 6)]
+    assert [steps for steps, _ in progress.steps] == [1] * 14
+    assert all(note.startswith("loss ") and math.isfinite(float(note[5:])) for _, note in progress.steps)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path, bad):
+    job = Job(tmp_path)
+    healthy = job.step
+    job.step = lambda index: bad if index == 8 else healthy(index)
+
+    message = (
+        rf"^train: the loss of step 8 is {bad} \(last good state: .*checkpoint\.safetensors\)\. Lower the"
+    )
+    with pytest.raises(TrainingError, match=message):
+        job.run()
+
+    assert load_state(job.checkpoint)["steps"] == 6
+
+
+def test_a_loss_that_is_not_finite_before_the_first_save_says_so(tmp_path):
+    job = Job(tmp_path)
+    job.step = lambda _: math.nan
+
+    with pytest.raises(TrainingError, match=r"the loss of step 0 is nan \(no state saved yet\)"):
+        job.run()
+    assert not job.checkpoint.exists()
+
+
+def test_a_damaged_checkpoint_is_named_before_any_step(tmp_path):
+    job = Job(tmp_path)
+    job.checkpoint.write_bytes(b"damaged")
+
+    with pytest.raises(ModelError, match=r"Cannot read the checkpoint .*Delete it to start anew"):
+        job.run()
+    assert job.seen == []
+
+
+def test_restore_without_a_checkpoint_changes_nothing(tmp_path):
+    job = Job(tmp_path)
+    before = job.network.weight.detach().clone()
+
+    assert restore(job.state(), job.checkpoint) == 0
+    assert torch.equal(job.network.weight, before)
+
+
+def test_a_second_rhythm_of_saves(tmp_path):
+    job = Job(tmp_path).run(also_save_every=8)
+    assert job.saved == [6, 8, 12, 16, 18, 20]
+
+
+def test_one_who_does_not_write_reads_and_steps(tmp_path):
+    writer = Job(tmp_path)
+    writer.stop_at = 13
+    with pytest.raises(Stopped):
+        writer.run()
+    before = writer.checkpoint.read_bytes()
+    reader = Job(tmp_path).run(write=False)
+
+    assert reader.seen == list(range(12, 20))
+    assert reader.saved == []
+    assert reader.resumed == [12]
+    assert reader.checkpoint.read_bytes() == before
+
+
+def test_a_checkpoint_of_another_version_is_named_with_what_it_lacks(tmp_path):
+    path = tmp_path / "checkpoint"
+    save_state(path, {"steps": 1, "state": {"model": {}}})
+    with pytest.raises(StorageError, match="lacks average, rates: another version wrote it"):
+        restore(dict.fromkeys(["model", "rates", "average"]), path)

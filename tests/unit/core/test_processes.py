@@ -1,5 +1,9 @@
 """Processes that share a training: who is expected, who is there, and what they do with gradients."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -73,3 +77,32 @@ def test_threads_are_shared_on_a_cpu(monkeypatch):
     assert torch.get_num_threads() == 2
     assert Processes().place(runtime) == runtime
     assert torch.get_num_threads() == 2
+
+
+CHILD = """
+import sys, time
+from mcpmix.core.processes import end_with_launcher
+end_with_launcher()
+print("ready", flush=True)
+time.sleep(float(sys.argv[1]))
+print("not ended", flush=True)
+"""
+LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds", "said"),
+    [({"TORCHELASTIC_RUN_ID": "none"}, 120, ""), ({}, 0.6, "not ended\n")],
+    ids=["torchrun", "another launcher"],
+)
+def test_a_process_of_torchrun_ends_with_it_and_others_do_not(environment, seconds, said):
+    known = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, CHILD, str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=known | environment,
+    ) as launcher:
+        assert launcher.stdout.readline() == "ready\n"
+        launcher.kill()
+        assert launcher.stdout.read() == said  # up to the end of the child, which writes to the same place

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
+from mcpmix.core.seeds import numpy_rng, numpy_stream, seed_everything, seed_for, torch_rng
 
 
 @pytest.fixture
@@ -90,3 +90,22 @@ def test_seed_everything_fixes_all_three_global_streams():
     assert seed == seed_for("run", 7)
     assert draw() == first
     assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_the_stream_belongs_to_the_generator():
+    first, again, other = (numpy_stream(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    drawn = first.random(5).tolist()
+    assert drawn == again.random(5).tolist()
+    assert drawn != other.random(5).tolist()
+
+
+def test_the_next_stream_is_another():
+    rng = torch.Generator().manual_seed(1)
+    assert numpy_stream(rng).random() != numpy_stream(rng).random()
+
+
+def test_global_streams_are_left_alone():
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    numpy_stream(torch.Generator().manual_seed(1)).random()
+    assert torch.equal(torch.get_rng_state(), state)
