@@ -30,11 +30,7 @@ _QUIET = {
 
 
 def quieten(debug: bool = False) -> None:
-    """Silence other libraries and keep them offline; what the user has set stays.
-
-    Args:
-        debug: whether to leave Python's warnings on.
-    """
+    """Silence other libraries and keep them offline; what the user has set stays."""
     if "HF_HUB_OFFLINE" not in os.environ:  # the user has not forbidden `mcpmix data get` to do its work
         os.environ.setdefault("MCPMIX_OFFLINE", "0")
     for name, value in _QUIET.items():
@@ -53,38 +49,28 @@ class InterruptedRunError(Exception):
 
 
 def report_error(error: Exception, debug: bool = False) -> int:
-    """Say on stderr what went wrong.
+    """Say on stderr what ended the command, and return its exit code.
 
     Args:
-        error: whatever ended the command.
-        debug: whether to show where it came from even if the message is for the user.
-
-    Returns:
-        The exit code.
+        debug: whether to show where an error came from even if its message is for the user.
     """
     if isinstance(error, InterruptedRunError):
         _say("\nstopped; run the same command again to go on")
         return INTERRUPTED
-    error = _translate(error)
-    if isinstance(error, McpmixError):
-        if debug:
-            traceback.print_exception(error)
-        _say(f"Error: {error}")
-        return error.exit_code
-    traceback.print_exception(error)
-    _say("This is a mistake in mcpmix, not in your input: please report it with the lines above.")
-    return UNEXPECTED
-
-
-def _translate(error: Exception) -> Exception:
-    """A full or read-only disk gives its message wherever it is met."""
     from mcpmix.core.stage_folder import storage_errors
 
-    try:
+    try:  # a full or read-only disk has its message wherever it is met
         with storage_errors(Path(getattr(error, "filename", None) or Path.cwd())):
             raise error
-    except Exception as translated:
-        return translated
+    except McpmixError as translated:
+        if debug:
+            traceback.print_exception(translated)
+        _say(f"Error: {translated}")
+        return translated.exit_code
+    except Exception:
+        traceback.print_exception(error)
+    _say("This is a mistake in mcpmix, not in your input: please report it with the lines above.")
+    return UNEXPECTED
 
 
 def _say(text: str) -> None:
@@ -136,29 +122,28 @@ def _options(
     """
 
 
-app.command()(stages.demo)
-app.command()(project.init)
-app.command()(project.check)
-app.command()(stages.run)
-app.command()(stages.depth)
-app.command()(stages.finetune)
-app.command()(stages.synthesize)
-app.command()(stages.train)
-app.command()(evaluate.evaluate)
-app.command()(stages.report)
-app.command()(predict.predict)
-app.command()(predict.export)
+for _command in (
+    stages.demo,
+    project.init,
+    project.check,
+    stages.run,
+    stages.depth,
+    stages.finetune,
+    stages.synthesize,
+    stages.train,
+    evaluate.evaluate,
+    stages.report,
+    predict.predict,
+    predict.export,
+):
+    app.command()(_command)
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and end the process with its exit code.
-
-    Args:
-        arguments: what follows `mcpmix`; by default that of this process.
-    """
+    """Run a command, by default that of this process, and end the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = _DEBUG in given
     quieten(debug)

@@ -1,4 +1,4 @@
-"""Progress on the screen: bars on a terminal, lines in a log."""
+"""What commands show: progress as bars on a terminal and as lines in a log, and tables."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,24 +20,26 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
 
+    from mcpmix.core.stage_folder import Artifact
+
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_FOR_SPEED = 300.0  # an epoch may take a minute; the default of rich forgets after half of one
+_LOG_WIDTH = 160  # columns of a table that goes to a file, where nothing says how wide a line may be
+_GAP = 3  # columns between two cells
 
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
     """Bars if stdout is a terminal that can show them, otherwise lines."""
-    if not sys.stdout.isatty():
-        yield LineProgress(_print)
-        return
-    from rich.console import Console
+    if sys.stdout.isatty():
+        from rich.console import Console
 
-    console = Console(highlight=False)
-    if console.is_dumb_terminal:
-        yield LineProgress(_print)
-        return
-    with _bars(console) as bars:
-        yield BarProgress(bars)
+        console = Console(highlight=False)
+        if not console.is_dumb_terminal:
+            with _bars(console) as bars:
+                yield BarProgress(bars)
+            return
+    yield LineProgress(partial(print, flush=True))
 
 
 def duration(seconds: float) -> str:
@@ -72,13 +75,7 @@ class _Task:
 
 
 class LineProgress:
-    """A line at the start and end of each task, and at most one per `every` seconds between.
-
-    Args:
-        write: takes one line.
-        every: seconds between two lines of a task.
-        clock: seconds, never going back.
-    """
+    """A line at the start and end of each task, and at most one per `every` seconds of `clock` between."""
 
     def __init__(
         self,
@@ -118,11 +115,7 @@ class LineProgress:
 
 
 class BarProgress:
-    """A bar for each open task; a closed one leaves a line.
-
-    Args:
-        bars: the display of rich, started; it is safe to use from several threads.
-    """
+    """A bar for each open task in a started display of rich; a closed one leaves a line."""
 
     def __init__(self, bars: "Bars") -> None:
         self._bars = bars
@@ -178,39 +171,22 @@ def _bars(console: "Console") -> "Bars":
     )
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
-if TYPE_CHECKING:
-    from mcpmix.core.stage_folder import Artifact
-
-_LOG_WIDTH = 160  # columns of a table that goes to a file, where nothing says how wide a line may be
-_GAP = 3  # columns between two cells
-
-
 def show_report(report: "Artifact") -> None:
     """Print the table of a finished run and where its page is."""
     from mcpmix.report.tables import REGION, to_rows
 
     table = json.loads((report / "table.json").read_text(encoding="utf-8"))
     cells = to_rows(table, REGION)
+    width = sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True))
+    if width > _columns():  # arms become columns, so that numbers stay whole on a narrow terminal
+        cells = [list(column) for column in zip(*cells, strict=True)]
     count = len(table["seeds"])
     seeds = f"{count} seed{'s' if count > 1 else ''}"
     typer.echo(f"\n{table['images']} test images, mean ± standard deviation over {seeds}; * is the best mean")
-    show_table(*_fitted(cells))
-    leaks = report.manifest.get("counts", {}).get("leaks")
-    if leaks:
+    show_table(cells[0], cells[1:])
+    if leaks := report.manifest.get("counts", {}).get("leaks"):
         typer.echo(f"\nthe split of this table leaks ({leaks}): the figures are too good")
     typer.echo(f"\nreport: {report / 'report.html'}")
-
-
-def _fitted(cells: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows; on a narrow terminal arms become columns, so that numbers stay whole."""
-    width = sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True))
-    if width > _columns():
-        cells = [list(column) for column in zip(*cells, strict=True)]
-    return cells[0], cells[1:]
 
 
 def _columns() -> int:
@@ -218,13 +194,7 @@ def _columns() -> int:
 
 
 def show_table(heading: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> None:
-    """Print a table with no cell cut.
-
-    Args:
-        heading: names of the columns.
-        rows: their cells.
-        left: columns of text; all others are numbers, which stand to the right.
-    """
+    """Print a table with no cell cut; the columns `left` are text, all others numbers."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
