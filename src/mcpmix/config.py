@@ -1,4 +1,7 @@
-"""What all sections of the configuration share: their base and the ranges of numbers."""
+"""The sections of a configuration. A default stands here and nowhere else.
+
+The texts below the fields are what `mcpmix init` writes beside them.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -9,6 +12,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(gt=0)]
 NaturalInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+
+# Of DiffuseMix; one image is edited into each of them.
+_LOOKS = (
+    *("autumn", "snowy", "watercolor art", "sunset", "rainbow", "aurora", "mosaic", "ukiyo-e"),
+    "a sketch with crayon",
+)
 
 
 class Section(BaseModel):
@@ -135,12 +144,12 @@ class GeneratorConfig(Section):
 
 
 class GeneratorValidationConfig(Section):
-    """Looks at the generator while it learns, on masks of the validation part."""
+    """Validation of the generator during fine-tuning, on masks of the validation part."""
 
     every: NaturalInt = 0
-    """Steps between two looks; 0: none."""
+    """Steps between two validations; 0: none."""
     images: PositiveInt = 8
-    """Held-out samples that are looked at."""
+    """Held-out samples that are validated on."""
     best_by: Literal["loss", "alignment"] = "loss"
     """What makes the best checkpoint: the lowest validation loss or the highest alignment."""
     use: Literal["last", "best"] = "last"
@@ -157,8 +166,8 @@ class FinetuneConfig(Section):
     """Stage 2: ControlNet on the frozen base."""
 
     start: str | None = None
-    """ControlNet to start from, made for the same base: `embedded`, a local folder or a hub id, each perhaps
-    pinned. None: a copy of the base's encoder, as in the paper."""
+    """ControlNet to start from, made for the same base: `embedded`, a local folder or a hub id, each
+    optionally pinned. None: a copy of the base's encoder, as in the paper."""
     steps: PositiveInt = 500
     batch_size: PositiveInt = 16
     """Images of one pass of one process; a step takes batch_size * accumulation * processes of them."""
@@ -180,8 +189,8 @@ class FinetuneConfig(Section):
     condition: Literal["both", "mask", "depth"] = "both"
     """Which channels of the condition carry information; the others are zero."""
     depth_under_mask: Literal["keep", "fill"] = "keep"
-    """What the depth channel shows under the mask: the lesion, as in the paper, or the continuation of its
-    surroundings, so that where a lesion is to be comes from the mask alone."""
+    """What the depth channel shows under the mask: the lesion, as in the paper, or its surroundings
+    continued, so that the mask alone says where a lesion is to be."""
     mask_dropout: Share = 0.0
     """Share of samples whose mask channel is blanked in training."""
     depth_dropout: Share = 0.1
@@ -197,7 +206,7 @@ class FinetuneConfig(Section):
     """Paired flips and quarter turns of image, mask and depth."""
     colour: float = Field(default=0.0, ge=0, le=1)
     """Strength of colour variation of the training images. With few patients it keeps the ControlNet from
-    learning their colours by heart: it learns the layout, and colour stays the base's business."""
+    memorising their colours."""
     save_every: PositiveInt = 50
     """Steps between two checkpoints."""
     validation: GeneratorValidationConfig = GeneratorValidationConfig()
@@ -223,13 +232,13 @@ class JudgeConfig(Section):
 
 
 class AdmissionConfig(Section):
-    """Which counterparts come into the bank (docs/pairs.md)."""
+    """Which counterparts are admitted to the bank (docs/pairs.md)."""
 
     enabled: bool = False
     """Whether counterparts are judged; off: all are kept, as in the paper."""
     tries: PositiveInt = 3
-    """Images drawn for one replica at most, each with the next seed. A mask all of whose images were rejected
-    is trained with its real image alone."""
+    """Most images drawn for one replica, each with the next seed. A mask whose images were all rejected is
+    trained with its real image alone."""
     alignment_quantile: Share = 0.25
     """Lowest alignment, as a quantile of the judge's cross-validated Dice on real training images; never
     below what it reaches with the masks of other groups."""
@@ -340,21 +349,7 @@ class EditorConfig(Section):
     """Hub id or local folder of an InstructPix2Pix pipeline, as timbrooks/instruct-pix2pix; none: diffusemix
     takes the counterparts of the generator."""
     instructions: tuple[str, ...] = Field(
-        default=tuple(
-            f"a transformed version of the image into {look}"
-            for look in (
-                "autumn",
-                "snowy",
-                "watercolor art",
-                "sunset",
-                "rainbow",
-                "aurora",
-                "mosaic",
-                "ukiyo-e",
-                "a sketch with crayon",
-            )
-        ),
-        min_length=1,
+        default=tuple(f"a transformed version of the image into {look}" for look in _LOOKS), min_length=1
     )
     """One edit for each; the published nine. An epoch draws one per image."""
     steps: PositiveInt = 100
@@ -366,7 +361,7 @@ class EditorConfig(Section):
 
 
 class TrainConfig(Section):
-    """Stage 3."""
+    """Stage 3: training of the segmenters."""
 
     arms: tuple[str, ...] = ("full-sup", "mcpmix", "mcpmix-rla")
     """Strategies to train; each with every seed."""
@@ -384,8 +379,8 @@ class TrainConfig(Section):
     validate_every: PositiveInt = 10
     """Epochs between two validations; the weights of the best one are kept."""
     validation_momentum: float = Field(default=0.6, ge=0, lt=1)
-    """How much the validations before a checkpoint count when it is judged: each this many times as much as
-    the one after it. 0: a checkpoint is judged by its own validation alone."""
+    """Weight of earlier validations when a checkpoint is judged: each counts this many times as much as the
+    one after it. 0: a checkpoint is judged by its own validation alone."""
     rotate: float = Field(default=30.0, ge=0, le=180)
     """Largest rotation in degrees, shared by image, counterpart and mask."""
     scale: float = Field(default=0.2, ge=0, lt=1)
@@ -394,7 +389,7 @@ class TrainConfig(Section):
     colour: float = Field(default=0.0, ge=0, le=1)
     """Strength of colour jitter, the same for image and counterpart; 0 switches it off."""
     crop: float = Field(default=0.0, ge=0, lt=1)
-    """Largest share of each side that is cut away, alike for image, counterpart and mask; 0: nothing."""
+    """Largest share of each side that is cropped, the same for image, counterpart and mask; 0: none."""
     blur: float = Field(default=0.0, ge=0)
     """Largest standard deviation of a blur in pixels, the same for image and counterpart; 0: none."""
 

@@ -1,15 +1,13 @@
 """Analyses as commands."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mcpmix.cli.screen import shown_progress
 from mcpmix.cli.stages import Overrides
-
-if TYPE_CHECKING:
-    from mcpmix.config import Config
 
 app = typer.Typer(no_args_is_help=True, help="Short trainings that measure why something happens.")
 
@@ -50,20 +48,15 @@ def gradients(
         raise ConfigError("--strategies names none; expected names with commas between, as full-sup,mixup.")
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"arms": arms})})
     place = out or settings.folder / "analysis" / "gradients"
-    typer.echo(_run(settings, arms, epochs, place))
-    typer.echo(f"written: {place / 'gradients.json'}, gradients.md, gradients.png")
-
-
-def _run(config: "Config", arms: tuple[str, ...], epochs: int, out: Path) -> str:
     from mcpmix.bench.gradients import analyse, still, to_markdown
     from mcpmix.preflight import require_settings
     from mcpmix.run import run
 
-    require_settings(config)
+    require_settings(settings)
     with shown_progress() as progress:
-        made = run(config, progress, until="inputs")
+        made = run(settings, progress, until="inputs")
         progress.say(f"{len(arms)} trainings of {epochs} epochs, one after the other")
-        found = analyse(
-            still(config, epochs), arms, lambda arm: made.inputs(config, arm), out, made.runtime, progress
-        )
-    return to_markdown(found)
+        inputs = partial(made.inputs, settings)
+        found = analyse(still(settings, epochs), arms, inputs, place, made.runtime, progress)
+    typer.echo(to_markdown(found))
+    typer.echo(f"written: {place / 'gradients.json'}, gradients.md, gradients.png")

@@ -64,7 +64,7 @@ def get(
 ) -> None:
     """Download a data set whose publisher lets anybody do so.
 
-    Goes on where it stopped, checks the digests, and leaves the archives packed: data.root may name the
+    Resumes where it stopped, checks the digests, and leaves the archives packed: data.root may name the
     folder. For other data sets it says whom to ask. No other command opens a connection.
     """
     from mcpmix.core.errors import DataError

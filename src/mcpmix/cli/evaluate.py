@@ -1,15 +1,12 @@
 """Scores: of a run's segmenters, or of any tool's masks."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mcpmix.cli.screen import shown_progress
 from mcpmix.cli.stages import Overrides, show_runs
-
-if TYPE_CHECKING:
-    from mcpmix.metrics.report import FolderReport
 
 
 def evaluate(
@@ -45,14 +42,16 @@ def evaluate(
     With CONFIG: all segmenters of the run on its test split. With --truth and --prediction: a folder of masks
     against a folder of true ones, paired by name.
     """
-    _check_form(config, truth, prediction)
     if config is not None:
+        if truth is not None or prediction is not None:
+            raise typer.BadParameter("give either a CONFIG or folders (--truth, --prediction), not both.")
         show_runs(config, overrides, "evaluation")
         return
+    if truth is None or prediction is None:
+        raise typer.BadParameter("give a CONFIG, or both --truth and --prediction.")
+    from mcpmix.cli.screen import show_table
     from mcpmix.metrics import score_folder
 
-    assert truth is not None
-    assert prediction is not None
     with shown_progress() as progress:
         report = score_folder(
             truth,
@@ -67,20 +66,6 @@ def evaluate(
             truth_ending=truth_ending,
             prediction_ending=prediction_ending,
         )
-    _show(report, out)
-
-
-def _check_form(config: Path | None, truth: Path | None, prediction: Path | None) -> None:
-    """Either a run or two folders."""
-    if config is None and (truth is None or prediction is None):
-        raise typer.BadParameter("give a CONFIG, or both --truth and --prediction.")
-    if config is not None and (truth is not None or prediction is not None):
-        raise typer.BadParameter("give either a CONFIG or folders (--truth, --prediction), not both.")
-
-
-def _show(report: "FolderReport", out: Path | None) -> None:
-    from mcpmix.cli.screen import show_table
-
     typer.echo(f"\n{len(report.method.images)} images; region and boundary in percent, distances in pixels")
     show_table(*report.table())
     if report.conventions:

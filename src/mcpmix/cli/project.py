@@ -25,8 +25,8 @@ def init(
     source: Annotated[
         str | None,
         typer.Option(
-            help="folder, manifest, nnunet, imagefolder, or a name of `mcpmix data list`; without it, "
-            "--root is looked at."
+            help="folder, manifest, nnunet, imagefolder, or a name of `mcpmix data list`; by default "
+            "recognised from --root."
         ),
     ] = None,
     root: Annotated[
@@ -87,8 +87,9 @@ def check(
 ) -> None:
     """Find every problem before anything runs.
 
-    Looks at data, split, leakage, models, device and disk; shows the licences of the weights. The exit code
-    is 0 without errors (3 with --strict if there are warnings), otherwise that of the gravest.
+    Checks data, split, leakage, models, device and disk; shows the licences of the weights. The exit code is
+    0 without errors (3 with --strict if there are warnings); configuration errors come before those of data,
+    models and disk.
     """
     if drop_copies and fix is None:
         raise typer.BadParameter("--drop-copies belongs to --fix.")
