@@ -42,7 +42,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
     return StageKey("depth", settings, {"dataset": dataset.digest})
 
 
-def looked_at(index: DatasetIndex, config: Config) -> list[Record]:
+def validation_records(index: DatasetIndex, config: Config) -> list[Record]:
     """The validation images that fine-tuning looks at, evenly spread over their part; none without it."""
     records, settings = index.part("validation"), config.finetune.validation
     count = min(settings.images, len(records)) if settings.every else 0
@@ -57,7 +57,7 @@ def run(
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
     index, cache = DatasetIndex.read(dataset), cache_of(dataset.folder)
-    parts = {"train": index.part("train"), "validation": looked_at(index, config)}
+    parts = {"train": index.part("train"), "validation": validation_records(index, config)}
     with workspace(out, stage_key) as space:
         log = JsonLines(space.folder / MAPS)
         log.rewrite(row for row in log.rows() if _intact(space.folder / f"{row['id']}.png", row["sha256"]))

@@ -19,7 +19,7 @@ from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of, read_seen, write_seen
 from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import CONTROLNET
-from mcpmix.generator.depth import looked_at
+from mcpmix.generator.depth import validation_records
 from mcpmix.generator.examples import TrainingSet, prepare
 from mcpmix.generator.finetune_trainer import CHECKPOINT, Networks, Trainer, build_networks, train
 from mcpmix.generator.judge import load_judge
@@ -28,13 +28,6 @@ from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.weight_files import folder_digest, resolve
 
 _NOT_IN_KEY = {"save_every", "gradient_checkpointing"}  # the result does not depend on them
-
-
-def chosen_by_judge(config: Config) -> bool:
-    """Whether the judge says which weights are the best; else it only writes figures into the log."""
-    validation = config.finetune.validation
-    judged = config.synthesis.admission.enabled and validation.every > 0
-    return judged and validation.best_by == "alignment"
 
 
 def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | None = None) -> StageKey:
@@ -54,7 +47,8 @@ def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | No
     if config.finetune.start is not None:
         settings["start"] = folder_digest(resolve(config.finetune.start, "control"))
     inputs = {"dataset": dataset.digest, "depth": depth.digest}
-    if judge is not None and chosen_by_judge(config):
+    validation = config.finetune.validation
+    if judge is not None and validation.every > 0 and validation.best_by == "alignment":
         inputs["judge"] = judge.digest
     return StageKey("finetune", settings, inputs, config.seed)
 
@@ -125,7 +119,7 @@ def _encode(
     examples = prepare(base, arrays, read_depths(depth.folder, arrays.ids), config)
     networks = build_networks(base, config.finetune, runtime)
     held_out = None
-    if leads and (chosen := looked_at(index, config)):
+    if leads and (chosen := validation_records(index, config)):
         held = load_arrays(index.part("validation"), size, cache)
         arrays = held.take([record.id for record in chosen])
         held_out = HeldOut.encode(arrays, read_depths(depth.folder, arrays.ids), base.vae)

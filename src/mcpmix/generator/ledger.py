@@ -74,13 +74,8 @@ def parse(path: Path, text: bytes) -> list[Row]:
     return rows
 
 
-def verify(path: Path, rows: Sequence[Row], root: str, head: str | None = None) -> None:
-    """Check the seals of all rows.
-
-    Args:
-        path: for messages.
-        root: what the first row must continue.
-        head: seal that the last row must have; None: any.
+def verify(path: Path, rows: Sequence[Row], root: str) -> None:
+    """Check the seals of all rows, of which the first must continue `root`; `path` is for messages.
 
     Raises:
         StorageError: the first line that does not fit.
@@ -93,12 +88,10 @@ def verify(path: Path, rows: Sequence[Row], root: str, head: str | None = None) 
         if row.get(_PREVIOUS) != previous:
             raise _changed(path, number, "it does not follow the row before it: rows are missing or moved")
         previous = str(row[_SEAL])
-    if head is not None and previous != head:
-        raise _changed(path, len(rows) + 1, "rows at the end are missing or were added")
 
 
-def read_verified(folder: Path, root: str, head: str | None) -> list[Row]:
-    """All rows of a finished bank in a folder; `root` and `head` as for `verify`.
+def read_verified(folder: Path, root: str, head: str) -> list[Row]:
+    """All rows of a finished bank, from the one that continues `root` to the one whose seal is `head`.
 
     Raises:
         StorageError: the ledger is missing or was changed.
@@ -109,9 +102,10 @@ def read_verified(folder: Path, root: str, head: str | None) -> list[Row]:
     text = path.read_bytes()
     if text and not text.endswith(b"\n"):
         raise _changed(path, text.count(b"\n") + 1, "it is cut short")
-    rows = parse(path, text)
-    verify(path, rows, root, head)
-    return rows
+    ledger = Ledger(path, root)
+    if ledger.head != head:
+        raise _changed(path, len(ledger.rows) + 1, "rows at the end are missing or were added")
+    return ledger.rows
 
 
 def read_rows(folder: Path) -> list[Row]:

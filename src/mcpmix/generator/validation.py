@@ -1,4 +1,4 @@
-"""Looks at the generator while it learns: loss by timestep, alignment, a grid of images, on held-out masks.
+"""Validates the generator while it learns: loss by timestep, alignment, a grid of images, on held-out masks.
 
 A ControlNet ignores its condition for a long time and then follows it quite suddenly; the training loss does
 not show when. What is looked at comes from the validation part, with noise and seeds that stay the same.

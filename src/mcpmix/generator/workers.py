@@ -101,7 +101,7 @@ class WorkerPool:
             process = self.processes[number]
             process.join(_SECONDS_TO_END)
             raise TrainingError(
-                f"A process that makes counterparts ended without a word (exit code {process.exitcode}). If "
+                f"A process that makes counterparts ended unexpectedly (exit code {process.exitcode}). If "
                 "the machine ran out of memory, lower synthesis.workers or synthesis.batch_size; training "
                 "resumes from its last checkpoint."
             ) from None

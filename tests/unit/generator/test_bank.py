@@ -174,7 +174,7 @@ def test_a_ledger_edited_in_between_stops_the_bank(filled):
     with pytest.raises(StorageError, match=f"line {line}: its content does not match its seal"):
         open_bank(filled.folder)
     with pytest.raises(StorageError, match=f"line {line}"):
-        read_verified(filled.folder, ROOT, None)
+        read_verified(filled.folder, ROOT, filled.ledger.head)
 
 
 KEY = StageKey("synthesize", {})

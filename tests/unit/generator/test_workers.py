@@ -51,7 +51,7 @@ def test_every_batch_comes_back_with_its_own_images(workers):
         (Failing, "Counterparts cannot be made: the ControlNet has no weights for this"),
         (Broken, "Counterparts cannot be made: ZeroDivisionError: division by zero"),
         (cannot_be_built, "Counterparts cannot be made: no such base"),
-        (Killed, r"ended without a word \(exit code -9\)"),
+        (Killed, r"ended unexpectedly \(exit code -9\)"),
     ],
 )
 def test_what_happens_in_a_worker_reaches_the_parent_as_one_message(make_maker, message):
