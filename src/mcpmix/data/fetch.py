@@ -131,7 +131,8 @@ def fetch(
                     "its publisher has replaced the file, give --sha256 with what the publisher states."
                 )
             if not present:
-                write_json(record, {"url": url, "sha256": digest, "checked": kind})
+                # With what is in it already: if a kill comes before the next line, the part is still known.
+                write_json(record, {**_read_json(record), "sha256": digest, "checked": kind})
                 part.replace(target)
     return Download(target, digest, kind)
 

@@ -129,7 +129,8 @@ def read_grey(path: Path, *, deep: bool = False) -> tuple[npt.NDArray[Any], bool
         if image.mode in ("1", "L", "LA"):
             return np.array(image if image.mode == "L" else image.convert("L")), lossy
         colours = image.convert("RGB")
-        tint = int(np.ptp(np.asarray(colours), axis=2).max())
+        bands = np.stack([np.asarray(band) for band in colours.split()])  # along the last axis it is slow
+        tint = int(np.ptp(bands, axis=0).max())
         if tint <= (_JPEG_TINT if lossy else 0):
             return np.array(colours.convert("L")), lossy
         if image.mode == "P" and np.asarray(image).max() <= 1:

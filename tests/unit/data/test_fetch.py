@@ -5,6 +5,7 @@ import hashlib
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +163,22 @@ def test_complete_but_not_named_yet(server, tmp_path):
     (tmp_path / "set.zip.part").write_bytes(BODY)
     assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
     assert server.asked[1:] == [f"bytes={len(BODY)}-"]
+
+
+def test_a_kill_just_before_it_gets_its_name_costs_nothing(server, tmp_path, monkeypatch):
+    replace = Path.replace
+
+    def kill(self, target):
+        if self.suffix == ".part":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
+    assert server.asked == [None, f"bytes={len(BODY)}-"]
 
 
 def test_longer_than_the_file_on_the_server(server, tmp_path):
