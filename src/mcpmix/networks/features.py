@@ -95,14 +95,23 @@ def load_features(source: str) -> nn.Module:
     name, _ = split_pin(source)
     model: nn.Module
     if source == "resnet50":
-        model = _cached_resnet()
+        url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
+        if not path.exists():
+            raise ModelError(
+                f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a "
+                "machine with internet and copy it there, or set rla.features=embedded."
+            )
+        try:
+            model = ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
+        except Exception as error:  # torch fails on damaged files with errors of nearly every kind
+            raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {url} again.") from error
     elif name == EMBEDDED or Path(name).expanduser().is_dir():
         model = load_small_features(resolve(source, "features"))
-    elif (path := resolve_file(source)) is not None:
+    elif (file := resolve_file(source)) is not None:
         try:
-            model = ResNetFeatures({key: value.float() for key, value in load_file(path).items()})
+            model = ResNetFeatures({key: value.float() for key, value in load_file(file).items()})
         except (RuntimeError, OSError, SafetensorError) as error:
-            raise ModelError(f"{path} has no ResNet-50 with torchvision's names: {error!s:.160}") from error
+            raise ModelError(f"{file} has no ResNet-50 with torchvision's names: {error!s:.160}") from error
     else:
         raise ModelError(
             f"features: {source!r} is none of embedded, resnet50, a folder or a safetensors file."
@@ -152,11 +161,3 @@ def _present_resnet() -> Path:
             "with internet and copy it there, or set rla.features=embedded."
         )
     return path
-
-
-def _cached_resnet() -> ResNetFeatures:
-    url, path = ResNet50_Weights.IMAGENET1K_V2.url, _present_resnet()
-    try:
-        return ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # torch fails on damaged files with errors of nearly every kind
-        raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {url} again.") from error
