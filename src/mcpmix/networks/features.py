@@ -95,12 +95,7 @@ def load_features(source: str) -> nn.Module:
     name, _ = split_pin(source)
     model: nn.Module
     if source == "resnet50":
-        url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
-        if not path.exists():
-            raise ModelError(
-                f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a "
-                "machine with internet and copy it there, or set rla.features=embedded."
-            )
+        url, path = ResNet50_Weights.IMAGENET1K_V2.url, _present_resnet()
         try:
             model = ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:  # torch fails on damaged files with errors of nearly every kind
