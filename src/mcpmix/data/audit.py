@@ -32,7 +32,7 @@ _BATCH = 32  # images that phi sees at a time
 _THUMBNAIL = 96  # pixels, longer side
 _YELLOW = (255, 220, 0)
 _ORIENTATION = 0x0112
-_ENDINGS = {
+ENDINGS = {  # by format, the usual one first
     "PNG": (".png",),
     "JPEG": (".jpg", ".jpeg"),
     "MPO": (".jpg", ".jpeg"),
@@ -150,7 +150,7 @@ def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
     """What the reader has to put right, from the header of a file that can be read."""
     try:
         with path.open("rb") as file, Image.open(file) as image:
-            known = _ENDINGS.get(image.format or "", ())
+            known = ENDINGS.get(image.format or "", ())
             if known and path.suffix.lower() not in known:
                 yield "ending"
             if image.getexif().get(_ORIENTATION, 1) not in (0, 1):

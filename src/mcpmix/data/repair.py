@@ -14,7 +14,7 @@ from mcpmix.core.errors import ConfigError, StorageError
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, written
-from mcpmix.data.audit import Facts, file_oddities, inspect_all
+from mcpmix.data.audit import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.dataset import FOLDER, load_collection
 from mcpmix.data.folder import scan_folder
 from mcpmix.data.layouts import Collection, write_tables
@@ -27,7 +27,6 @@ _PIXELS = {
     "alpha": "transparency is laid over black and dropped",
     "palette": "the palette is replaced by its colours",
 }
-_ENDING = {"PNG": ".png", "JPEG": ".jpg", "TIFF": ".tif", "BMP": ".bmp", "MPO": ".jpg"}
 # Descriptions, makers, times and people, and the folders of EXIF, GPS, XMP, IPTC and Photoshop.
 _TIFF_TAGS = frozenset({269, 270, 271, 272, 285, 305, 306, 315, 316, 700, 33432, 33723, 34377, 34665, 34853})
 _INFO = frozenset({"exif", "icc_profile", "comment", "xmp", "photoshop", "XML:com.adobe.xmp", "mp"})
@@ -182,7 +181,7 @@ def _write(source: Path, target: Path, levels: int | None = None) -> tuple[Path,
         if pixels_stay and "ending" not in oddities:
             ending = source.suffix.lower()
         elif pixels_stay:
-            ending = _ENDING[kind]
+            ending = ENDINGS[kind][0]
             done.append(f"the ending is {ending}, as the file is {kind}")
     if content is None:
         if kind != "PNG":
