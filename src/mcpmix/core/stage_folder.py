@@ -259,6 +259,9 @@ def written(path: Path) -> Iterator[Path]:
     Nobody ever sees half of it, and after an error or a kill `path` is as it was. The folder around it must
     exist; a folder at `path` must be empty.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path  # a device or pipe, such as /dev/stdout: written to, never replaced
+        return
     temporary = path.with_name(path.name + ".tmp")
     if temporary.is_dir():  # a kill has left it; a file is simply overwritten
         shutil.rmtree(temporary)

@@ -126,11 +126,12 @@ def test_a_full_disk_met_anywhere_gives_its_message(mcpmix, monkeypatch, tmp_pat
     assert "Traceback" not in done.err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
 def test_a_disk_that_really_is_full(mcpmix):
     done = mcpmix("data", "phantom", "--sheet", "/dev/full", "--patients", 1, "--frames", 1, "--size", 32)
     assert done.code == 5
     assert "is full" in done.err
+    assert Path("/dev/full").is_char_device()  # and not a picture in its place
 
 
 def test_a_closed_pipe_is_no_mistake(tmp_path):
