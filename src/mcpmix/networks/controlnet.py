@@ -26,7 +26,7 @@ def load_control(folder: Path) -> ControlNetModel:
         ModelError: it is missing or damaged.
     """
     try:
-        control: ControlNetModel = ControlNetModel.from_pretrained(folder)
+        control: ControlNetModel = ControlNetModel.from_pretrained(folder, low_cpu_mem_usage=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
     return control

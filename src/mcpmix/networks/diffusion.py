@@ -36,6 +36,8 @@ ControlNet: TypeAlias = ControlNetModel
 Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
+# Without accelerate: diffusers advises to install it unless it is told so; neither memory nor time differ.
+_LOADING = {"torch_dtype": torch.float32, "low_cpu_mem_usage": False}
 _AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 
@@ -90,7 +92,7 @@ def load_base(folder: Path, *, unet: UNet | None = None) -> DiffusionBase:
         )
     try:
         return DiffusionBase(
-            unet=unet or UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32),
+            unet=unet or UNet2DConditionModel.from_pretrained(folder / "unet", **_LOADING),
             vae=load_autoencoder(folder / "vae"),
             text_encoder=CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32),
             tokenizer=CLIPTokenizer.from_pretrained(folder / "tokenizer"),
@@ -110,7 +112,7 @@ def load_autoencoder(folder: Path) -> Autoencoder:
         name = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_class_name")
         if name not in _AUTOENCODERS:
             raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(_AUTOENCODERS)}.")
-        vae: Autoencoder = _AUTOENCODERS[name].from_pretrained(folder, torch_dtype=torch.float32)
+        vae: Autoencoder = _AUTOENCODERS[name].from_pretrained(folder, **_LOADING)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
     return vae.eval().requires_grad_(False)

@@ -29,7 +29,11 @@ class InstructEditor:
         try:
             # The checker for nudity blackens frames of mucosa.
             pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-                folder, dtype=precision, safety_checker=None, requires_safety_checker=False
+                folder,
+                dtype=precision,
+                safety_checker=None,
+                requires_safety_checker=False,
+                low_cpu_mem_usage=False,
             )
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ModelError(f"Cannot load the editor in {folder}: {error}") from error
