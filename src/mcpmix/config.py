@@ -1,6 +1,6 @@
 """The sections of a configuration. A default stands here and nowhere else.
 
-The texts below the fields are what `mcpmix init` writes beside them.
+`mcpmix init` writes the text below each field as its comment.
 """
 
 from pathlib import Path
@@ -153,7 +153,7 @@ class GeneratorValidationConfig(Section):
     best_by: Literal["loss", "alignment"] = "loss"
     """What makes the best checkpoint: the lowest validation loss or the highest alignment."""
     use: Literal["last", "best"] = "last"
-    """Which checkpoint makes the counterparts; the other one is kept beside it."""
+    """Which checkpoint makes the counterparts; the other one is kept too."""
 
     @model_validator(mode="after")
     def _best_is_known(self) -> Self:

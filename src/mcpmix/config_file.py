@@ -140,7 +140,7 @@ def _merge(base: Tree, top: Mapping[str, Any]) -> Tree:
 
 
 def _describe(detail: ErrorDetails) -> str:
-    """One line: where, what was expected, what came, and the nearest key for a typing mistake."""
+    """One line: where, what was expected, what was found, and for a typo the nearest key."""
     where = ".".join(map(str, detail["loc"]))
     if detail["type"] == "extra_forbidden":
         *parents, key = map(str, detail["loc"])

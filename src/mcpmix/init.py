@@ -206,7 +206,7 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         groups = len({sample.group for sample in samples})
         yield f"{groups} groups ({collection.grouped}), which the split keeps whole"
     else:
-        yield "every image is its own group; if several show one patient, give --groups, or scores flatter"
+        yield "each image is its own group; give --groups if several show one patient, or scores are too good"
     for name in collection.splits:
         leaks = f"; it leaks: {collection.leaks[name]}" if name in collection.leaks else ""
         chosen = ", used" if name == config.data.split.method else ""

@@ -1,6 +1,6 @@
 """`mcpmix check`: every problem of a configuration before anything runs, and what a run will need.
 
-A check is a function that returns a sentence about what is well, or raises an error whose message names the
+A check is a function that returns a sentence about what it found, or raises an error whose message names the
 setting and the remedy. `check` runs all of them, `run` those of `require_settings`.
 """
 
@@ -46,7 +46,7 @@ from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
 from mcpmix.segmenter.arms import check_arms, check_strategies, needs_generator, takes_edits
 
 _PIPELINE = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
-_LARGE = 200_000_000  # parameters of a UNet that nobody trains on a CPU
+_LARGE = 200_000_000  # parameters; a larger UNet is not trained on a CPU
 # For the estimate of the disk:
 _FLOAT = 4  # bytes
 _ADAM_STATE = 4  # tensors of a parameter's size in a checkpoint: weights, their average or best, two moments
@@ -61,7 +61,7 @@ class CheckResult:
 
     Attributes:
         problems: all that would stop a run, each with its remedy.
-        facts: what is well, by topic.
+        facts: what is in order, by topic.
         audit: what the files are; None for a phantom, or if they were not found.
     """
 
@@ -227,7 +227,7 @@ def _folder(setting: str, source: str, part: str, contents: tuple[str, ...]) -> 
         folder = resolve(source, part)
     if missing := [name for name in contents if not (folder / name).exists()]:
         raise ModelError(
-            f"{setting}: {folder} is not a complete {part}: {', '.join(missing)} missing. Get it again, or "
+            f"{setting}: {folder} is not a complete {part}: {', '.join(missing)} missing. Fetch it again, or "
             "give another source."
         )
     return f"{source}; licence: {licence_of(source)}"
@@ -370,7 +370,7 @@ def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> f
     segmenter = control = 0.0
     with suppress(McpmixError):  # a network that is not there is a problem of its own
         segmenter = _FLOAT * parameter_count(build_segmenter(config.segmenter.name, config.segmenter.variant))
-    # A checkpoint is written beside the last one before it takes its place: twice.
+    # A new checkpoint is complete before it replaces the last one: twice the size.
     total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter
     total += runs * test * pixels / 8
     total += (train + held) * pixels * _CACHED_BYTES

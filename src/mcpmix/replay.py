@@ -1,4 +1,4 @@
-"""One counterpart alone: made again from its identity, to the bits it had in its batch."""
+"""Regenerates one counterpart from its identity, alone, to the bits it had in its batch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,13 @@ from mcpmix.run import run
 
 @dataclass(frozen=True)
 class Remade:
-    """A counterpart that was made alone.
+    """A regenerated counterpart.
 
     Attributes:
         image: S,S,3 uint8.
         seed: of its noise.
         stored: the file of the bank that it belongs to; None if the bank has none.
-        difference: largest difference to that file in grey levels, 0 if not a bit differs; None without it.
+        difference: largest difference from that file in grey levels, 0 if not a bit differs; None without it.
     """
 
     image: Pixels
@@ -39,9 +39,9 @@ class Remade:
 
 
 def remake(config: Config, name: str, replica: int, progress: Progress = SILENT) -> Remade:
-    """Make one counterpart again, whatever batch it came from; the generator is made if it is not there.
+    """Regenerate one counterpart, whatever batch it came from; stages up to the generator run if needed.
 
-    Noise and prompt come from run, sample and replica; the batch is filled up to its usual size, at which the
+    Noise and prompt come from run, sample and replica; the batch is padded to its usual size, at which the
     networks round as they did. Only this sample is read.
 
     Args:

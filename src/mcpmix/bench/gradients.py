@@ -187,7 +187,7 @@ def near_contour(mask: np.ndarray, distance: float = _BAND) -> np.ndarray:
 
 
 def sign_flips(trace: np.ndarray) -> np.ndarray:
-    """Share of steps in which each column of (epochs, pixels) turns its sign; zeros keep the sign before."""
+    """Share of steps in which each column of (epochs, pixels) changes sign; zeros keep the previous sign."""
     signs = np.sign(trace)
     for row in range(1, len(signs)):
         signs[row] = np.where(signs[row] == 0, signs[row - 1], signs[row])

@@ -31,9 +31,9 @@ def gradients(
 ) -> None:
     """Why classical mixing blurs boundaries: flips, noise and transition width at boundary pixels.
 
-    Trains briefly under each strategy, without augmentation, and reports how often the pull on a boundary
-    pixel turns its sign between epochs, mean and variance of the gradient at the logits, and how wide the
-    predicted transition is.
+    Trains briefly with each strategy, without augmentation, and reports how often the gradient at a boundary
+    pixel changes its sign between epochs, its mean and variance at the logits, and the width of the predicted
+    transition.
     """
     from mcpmix.config_file import load_config, resolve_config
     from mcpmix.core.errors import ConfigError
@@ -45,7 +45,7 @@ def gradients(
     )
     arms = tuple(dict.fromkeys(name.strip() for name in strategies.split(",") if name.strip()))
     if not arms:
-        raise ConfigError("--strategies names none; expected names with commas between, as full-sup,mixup.")
+        raise ConfigError("--strategies is empty; expected names separated by commas, e.g. full-sup,mixup.")
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"arms": arms})})
     place = out or settings.folder / "analysis" / "gradients"
     from mcpmix.bench.gradients import analyse, still, to_markdown

@@ -45,7 +45,7 @@ UNEXPECTED = 70
 
 
 class InterruptedRunError(Exception):
-    """Ctrl+C. An exception of our own, because the parser of arguments has its own idea of that key."""
+    """Ctrl+C. A separate exception, because the argument parser handles that key itself."""
 
 
 def report_error(error: Exception, debug: bool = False) -> int:
@@ -55,7 +55,7 @@ def report_error(error: Exception, debug: bool = False) -> int:
         debug: whether to show where an error came from even if its message is for the user.
     """
     if isinstance(error, InterruptedRunError):
-        _say("\nstopped; run the same command again to go on")
+        _say("\nstopped; run the same command again to resume")
         return INTERRUPTED
     from mcpmix.core.stage_folder import storage_errors
 
@@ -69,7 +69,7 @@ def report_error(error: Exception, debug: bool = False) -> int:
         return translated.exit_code
     except Exception:
         traceback.print_exception(error)
-    _say("This is a mistake in mcpmix, not in your input: please report it with the lines above.")
+    _say("This is a bug in mcpmix, not a mistake in your input: please report it with the lines above.")
     return UNEXPECTED
 
 
@@ -113,7 +113,7 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
     debug: Annotated[  # read by `main`, so that it may stand anywhere
-        bool, typer.Option(_DEBUG, help="Show where an error comes from.")
+        bool, typer.Option(_DEBUG, help="Show the traceback of an error.")
     ] = False,
 ) -> None:
     """Lesion segmentation with few annotated images: mask-consistent paired mixing.

@@ -54,15 +54,15 @@ def show(name: Annotated[str | None, typer.Argument(help="Only this one.")] = No
 def get(
     name: Annotated[str, typer.Argument(help="A name of `data list`.")],
     to: Annotated[Path | None, typer.Option(help="Folder for the archives; by default data/NAME.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: size and licence are accepted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept size and licence without asking.")] = False,
     sha256: Annotated[
-        list[str] | None, typer.Option(help="What a file must have, DIGEST or FILE=DIGEST; may be repeated.")
+        list[str] | None, typer.Option(help="Expected digest, DIGEST or FILE=DIGEST; may be repeated.")
     ] = None,
     mirror: Annotated[
         str | None, typer.Option(help="Folder on another server that holds the same files.")
     ] = None,
 ) -> None:
-    """Download a data set whose publisher lets anybody do so.
+    """Download a data set that is openly available.
 
     Resumes where it stopped, checks the digests, and leaves the archives packed: data.root may name the
     folder. For other data sets it says whom to ask. No other command opens a connection.
@@ -153,9 +153,9 @@ def groups(
     out: Annotated[Path, typer.Argument(help="CSV to write, for data.groups.")],
     source: _Source = "folder",
 ) -> None:
-    """Group images that look nearly alike, where nobody noted patients or videos.
+    """Group near-duplicate images when patients or videos were not recorded.
 
-    A help for a person, who should look through the result: it sees pictures, not patients.
+    Review the result: this command sees pictures, not patients.
     """
     from mcpmix.core.errors import StorageError
     from mcpmix.core.stage_folder import storage_errors

@@ -27,13 +27,13 @@ def evaluate(
         bool, typer.Option("--conventions", help="Also score as other published evaluations do.")
     ] = False,
     threshold: Annotated[
-        float | None, typer.Option(help="Share of full scale that makes soft maps hard; none: refuse them.")
+        float | None, typer.Option(help="Threshold for soft maps, a share of full scale; none: refuse them.")
     ] = None,
     missing: Annotated[
         str, typer.Option(help="A truth without prediction: `error`, or `empty` (counts as an empty mask).")
     ] = "error",
     truth_ending: Annotated[
-        str, typer.Option(help="End of the names of true masks to leave out, e.g. _segmentation.")
+        str, typer.Option(help="Ending to strip from the names of true masks, e.g. _segmentation.")
     ] = "",
     prediction_ending: Annotated[str, typer.Option(help="The same for predictions.")] = "",
 ) -> None:
@@ -69,7 +69,7 @@ def evaluate(
     typer.echo(f"\n{len(report.method.images)} images; region and boundary in percent, distances in pixels")
     show_table(*report.table())
     if report.conventions:
-        typer.echo("\nAs other evaluations would put it:")
+        typer.echo("\nAs other evaluations would report it:")
         show_table(
             ["convention", "metric", "value", "images", "left out", "rule"],
             [

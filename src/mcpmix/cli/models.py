@@ -1,4 +1,4 @@
-"""Weights: which there are, under which terms, and their digests."""
+"""Weights: what is available, under which licence, and their digests."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def digest(
         str, typer.Argument(help="A model folder, a weight file, or a hub id on this machine.")
     ],
 ) -> None:
-    """Print a source with the SHA-256 of its files, to be written into a configuration."""
+    """Print a source with the SHA-256 of its files, for use in a configuration."""
     from mcpmix.networks.known_weights import pinned
 
     typer.echo(pinned(source))

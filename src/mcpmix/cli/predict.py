@@ -25,7 +25,7 @@ def predict(
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
 ) -> None:
-    """Segment new images; a second call makes only what is missing."""
+    """Segment new images; a second call adds only what is missing."""
     from mcpmix.segmenter.predict import predict_files
 
     with shown_progress() as progress:
@@ -72,7 +72,7 @@ def export(
         folder, found = export_segmenter(
             segmenter, out, verify=verify, input_type=input_type.value, progress=progress
         )
-    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, made of {folder}")
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, exported from {folder}")
     typer.echo(
         f"compared with torch on {found.images} images: probabilities differ by at most "
         f"{found.difference:.1e}, masks in {found.flipped} of {found.pixels} pixels"

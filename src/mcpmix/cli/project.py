@@ -38,11 +38,11 @@ def init(
             help="Where to start from: tiny, small (as it is) or paper; a known data set adds its own."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a configuration that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing configuration.")] = False,
 ) -> None:
     """Write a configuration for your own images.
 
-    Looks at the data, says what it found, and writes DIR/mcpmix.yaml with comments. Give --images and
+    Inspects the data, reports what it found, and writes a commented DIR/mcpmix.yaml. Give --images and
     --masks, or --root.
     """
     if root is None and source in (None, "folder") and (images is None or masks is None):
@@ -76,10 +76,11 @@ def check(
         Path | None, typer.Option("--html", help="Page with all findings about the images.")
     ] = None,
     fix: Annotated[
-        Path | None, typer.Option(help="New folder for a repaired copy of the data; the source stays.")
+        Path | None,
+        typer.Option(help="New folder for a repaired copy of the data; the source stays as it is."),
     ] = None,
     drop_copies: Annotated[
-        bool, typer.Option("--drop-copies", help="With --fix: keep one of images with identical pixels.")
+        bool, typer.Option("--drop-copies", help="With --fix: keep one of several identical images.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Warnings about the images count as errors.")
@@ -92,7 +93,7 @@ def check(
     models and disk.
     """
     if drop_copies and fix is None:
-        raise typer.BadParameter("--drop-copies belongs to --fix.")
+        raise typer.BadParameter("--drop-copies needs --fix.")
     from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find

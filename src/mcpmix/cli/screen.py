@@ -93,7 +93,7 @@ class LineProgress:
         """Open a task."""
         task = _Task(title, total, done, done, self._clock())
         shown = task.started
-        self.say(f"{title}: going on at {done}/{total}" if done else f"{title}: {total} to do")
+        self.say(f"{title}: resuming at {done}/{total}" if done else f"{title}: {total} to do")
 
         def advance(steps: int = 1, note: str = "") -> None:
             nonlocal shown

@@ -28,7 +28,7 @@ Overrides = Annotated[
 def run(config: ConfigFile, overrides: Overrides = None) -> None:
     """Run all stages; finished ones are reused.
 
-    A stage that was stopped goes on where it was.
+    An interrupted stage resumes where it stopped.
     """
     _run_all(_load(config, overrides))
 
@@ -48,11 +48,11 @@ def synthesize(
     overrides: Overrides = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID:REPLICA", help="Make this image again, alone; can be given several times."),
+        typer.Option(metavar="ID:REPLICA", help="Regenerate only this image; may be repeated."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the images of --only.")] = Path("remade"),
 ) -> None:
-    """Make synthetic counterparts of the training images."""
+    """Generate synthetic counterparts of the training images."""
     if not only:
         _one_stage(config, overrides, "pairs")
         return
@@ -75,7 +75,7 @@ def synthesize(
         write_synthetic(path, remade.image, run=settings.name, seed=remade.seed)
         typer.echo(f"{path}: seed {remade.seed}, {remade.prompt!r}")
         if remade.difference is not None:
-            typer.echo(f"  largest difference to {remade.stored}: {remade.difference} grey levels")
+            typer.echo(f"  largest difference from {remade.stored}: {remade.difference} grey levels")
 
 
 def train(config: ConfigFile, overrides: Overrides = None) -> None:
@@ -84,7 +84,7 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 def report(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Write the tables and the page, and whatever they still need."""
+    """Write the tables and the report; missing stages run first."""
     run(config, overrides)
 
 
@@ -108,7 +108,7 @@ This draws a small set of endoscopic phantom patients and runs the whole method 
   3. synthetic counterparts of every training image, under the same mask
   4. {trainings} segmenters: real images only, fixed mixing, mixing with RLA
   5. their scores on unseen patients, and a report
-No data, GPU or network is needed. Two cores take about {time}; if you stop it, the same command goes on.
+No data, GPU or network is needed. Two cores take about {time}; if you stop it, the same command resumes it.
 """
 
 
@@ -119,8 +119,8 @@ def demo(
 ) -> None:
     """Run the whole method on phantom data, offline.
 
-    All stages, three arms with three seeds each, a table and a report. The same command goes on where it was
-    stopped.
+    All stages, three arms with three seeds each, a table and a report. The same command resumes where it
+    was stopped.
     """
     from mcpmix.config_file import resolve_config
 

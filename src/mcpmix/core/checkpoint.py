@@ -43,11 +43,11 @@ def load_state(path: Path, device: str = "cpu") -> State:
             if metadata.get("format") != _FORMAT:
                 raise ModelError(
                     f"{path} is not a checkpoint of this program: its format is "
-                    f"{metadata.get('format')!r}, expected {_FORMAT!r}. Delete it to start anew."
+                    f"{metadata.get('format')!r}, expected {_FORMAT!r}. Delete it to start over."
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, FileNotFoundError) as error:
-        raise ModelError(f"Cannot read the checkpoint {path}: {error}. Delete it to start anew.") from error
+        raise ModelError(f"Cannot read the checkpoint {path}: {error}. Delete it to start over.") from error
     return _unpack(json.loads(metadata["skeleton"]), tensors)
 
 
@@ -111,9 +111,9 @@ def run_steps(
         save_every: steps between two saves; the last step is always saved.
         after_save: called with the number of finished steps after each save, e.g. to export weights. A
             resumed run calls it again for the state that it starts from, since a kill may have come between
-            the two; so it must do no harm twice.
+            the two; so it must be idempotent.
         on_resume: called with the number of finished steps before the first one, e.g. to cut a log to them.
-        also_save_every: a second rhythm of saves, e.g. that of something `after_save` does; 0: none.
+        also_save_every: a second interval of saves, e.g. that of something `after_save` does; 0: none.
         write: False for a process that takes part in the steps while another one saves: it restores the
             state, but neither saves nor calls `after_save`.
 

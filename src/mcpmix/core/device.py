@@ -1,4 +1,4 @@
-"""Device, precision, threads and determinism, chosen once and said aloud."""
+"""Device, precision, threads and determinism: chosen once, with the reason for the log."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext

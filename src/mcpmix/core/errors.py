@@ -1,6 +1,6 @@
 """Errors that a user can act on. Each carries the exit code of the command line.
 
-A message says what was expected, what came, where, and what to do. Programming mistakes are not wrapped:
+A message says what was expected, what was found, where, and what to do. Programming mistakes are not wrapped:
 they stay ordinary exceptions with a traceback.
 """
 
@@ -47,7 +47,7 @@ class DependencyError(McpmixError):
 
 
 class TrainingError(McpmixError):
-    """Training cannot go on, for example because a loss is not finite."""
+    """Training cannot continue, for example because a loss is not finite."""
 
     exit_code = 7
 

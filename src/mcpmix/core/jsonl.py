@@ -42,7 +42,7 @@ class JsonLines:
         except ValueError as error:
             raise StorageError(
                 f"{self.path}, line {number}, is not JSON ({error}); a kill cuts only the last line. "
-                "Restore the file, or delete its folder to make all of it again."
+                "Restore the file, or delete its folder to redo all of it."
             ) from error
         return row
 

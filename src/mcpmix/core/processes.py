@@ -43,7 +43,7 @@ class Processes:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait for all processes."""
         self.mean(0.0)
 
     def mean(self, value: float) -> float:
@@ -108,7 +108,7 @@ def join(expected: int) -> Processes:
         expected: how many the configuration asks for.
 
     Raises:
-        ConfigError: another number was started. Some launchers start one process without a word where two
+        ConfigError: another number was started. Some launchers silently start one process where two
             were asked for, which would train with half the batch.
     """
     started = launched()

@@ -36,7 +36,7 @@ def side_by_side(
         Their results, in the order of `tasks`.
 
     Raises:
-        Exception: what the first failed task raised; the failures of others are said.
+        Exception: what the first failed task raised; the failures of others are reported.
     """
     if not tasks or workers == 1:
         return {name: task(runtime=open_runtime(), progress=progress) for name, task in tasks.items()}

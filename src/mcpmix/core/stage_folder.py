@@ -97,9 +97,9 @@ def read_artifact(folder: Path) -> Artifact | None:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not JSON, or not even text
-        raise StorageError(f"{path} is damaged ({error}). Delete the folder to make it again.") from error
+        raise StorageError(f"{path} is damaged ({error}). Delete the folder to redo the stage.") from error
     if not (isinstance(manifest, dict) and {"digest", "key"} <= manifest.keys()):
-        raise StorageError(f"{path} is damaged (no digest or key). Delete the folder to make it again.")
+        raise StorageError(f"{path} is damaged (no digest or key). Delete the folder to redo the stage.")
     return Artifact(folder, manifest)
 
 
@@ -113,7 +113,7 @@ def reuse(folder: Path, key: StageKey, progress: Progress, name: str = "") -> Ar
     if artifact is None or artifact.digest == key.digest:
         return artifact
     first, *rest = changes(artifact, key) or ["key changed"]
-    progress.say(f"{name or folder.name}: made again, {first}" + (f" and {len(rest)} more" if rest else ""))
+    progress.say(f"{name or folder.name}: recomputed, {first}" + (f" and {len(rest)} more" if rest else ""))
     return None
 
 
@@ -144,7 +144,7 @@ class Workspace:
         self.folder = target.with_name(target.name + ".partial")
 
     def prepare(self) -> None:
-        """Resume the partial folder of the same key; start anew otherwise."""
+        """Resume the partial folder of the same key; otherwise start over."""
         marker = self.folder / _KEY
         if self.folder.exists():
             try:
@@ -196,7 +196,7 @@ def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold a stage's folder against other runs, to work on it or to repair it.
+    """Lock a stage's folder, to work on it or to repair it.
 
     Raises:
         StorageError: another run uses the folder, the disk is full or not writable.
@@ -254,9 +254,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file or folder, which takes the place of `path` if no error comes.
+    """Yield a temporary path for a file or folder, which replaces `path` unless an error occurs.
 
-    Nobody ever sees half of it, and after an error or a kill `path` is as it was. The folder around it must
+    It never appears half-written, and after an error or a kill `path` is unchanged. The folder around it must
     exist; a folder at `path` must be empty.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):

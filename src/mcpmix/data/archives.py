@@ -1,7 +1,7 @@
-"""Archives as they are published, unpacked where they can do no harm.
+"""Unpacks published archives safely.
 
 Whatever an archive says, only plain files are written, only below the target, and no more than the limits
-allow. An archive that asks for anything else is refused as a whole: nothing of it stays. `tarfile`'s data
+allow. An archive that contains anything else is refused as a whole: nothing of it stays. `tarfile`'s data
 filter would not do: it lets links pass, knows no limits, and there is none for zip.
 """
 
@@ -77,9 +77,9 @@ def folder_of(root: Path, progress: Progress = SILENT) -> Path:
 
 
 def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits = LIMITS) -> Path:
-    """Unpack zip or tar files into one folder beside the first of them, once: it is named by their digests.
+    """Unpack zip or tar files once into a folder next to the first of them, named after their digests.
 
-    Where that place is read-only, the environment's MCPMIX_CACHE names another one.
+    If that place is read-only, the environment variable MCPMIX_CACHE selects another one.
 
     Raises:
         DataError: an archive is damaged, of a foreign kind, or not safe to unpack; nothing is kept.
@@ -111,7 +111,7 @@ def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits
                             _write_members(archive, folder, limits, progress)
     except StorageError as error:
         raise StorageError(
-            f"{error} Archives are unpacked beside themselves, or in the folder that the environment "
+            f"{error} Archives are unpacked next to themselves, or in the folder that the environment "
             f"variable {_CACHE} names."
         ) from error
     return target
@@ -279,6 +279,6 @@ def _tar_members(archive: Path, most: int) -> Iterator[_Member]:
                 if not (member.isdir() or member.isreg()) or member.issparse():
                     raise _refused(archive, [f"{member.name!r} is a link, a device or a sparse file"])
                 yield member.name, file.extractfile(member), raw.tell()
-                file.members = []  # type: ignore[attr-defined]  # it remembers all, and nobody needs them
+                file.members = []  # type: ignore[attr-defined]  # it keeps all members, which are not needed
         while bounded.read(_CHUNK):  # to the end, where compressed files keep their checksum
             pass

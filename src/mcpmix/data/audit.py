@@ -42,8 +42,8 @@ ENDINGS = {  # by format, the usual one first
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._+-]+")
 _CORNER = 0.14  # of the sides
 _LEAST_SIDE = 32  # pixels, below which nothing can be read
-_INK = 235  # grey level from which on a pixel may be writing
-_STEP = 90  # levels by which writing differs from what is beside it
+_INK = 235  # grey level from which a pixel may be text
+_STEP = 90  # levels by which text differs from what is next to it
 _LEAST_STROKES, _MOST_INK = 0.05, 0.35  # shares of a corner
 _TINY, _HUGE = 0.0005, 0.9  # shares of the image at which a lesion is worth a look
 
@@ -90,7 +90,7 @@ def inspect_all(
 
     Args:
         samples: the data set; files may be missing or damaged.
-        phi: a feature network, to find copies that were mirrored, turned or recoloured.
+        phi: a feature network, to find copies that were mirrored, rotated or recoloured.
 
     Returns:
         Facts in the order of the ids.
@@ -147,7 +147,7 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
 
 
 def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
-    """What the reader has to put right, from the header of a file that can be read."""
+    """What the reader has to correct, from the header of a readable file."""
     try:
         with path.open("rb") as file, Image.open(file) as image:
             known = ENDINGS.get(image.format or "", ())
@@ -166,7 +166,7 @@ def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
 
 
 def _looks_written(image: Pixels) -> bool:
-    """Whether a corner holds writing: thin bright strokes with steep sides on something darker."""
+    """Whether a corner contains text: thin bright strokes with steep sides on something darker."""
     height, width = image.shape[:2]
     if min(height, width) < _LEAST_SIDE:
         return False
@@ -235,12 +235,12 @@ class Finding:
 _ODDITIES = {
     "turned": (
         Severity.NOTE,
-        "the camera's turn is applied when the file is read",
+        "the EXIF orientation is applied when the file is read",
         "nothing, unless another tool made the masks without it",
     ),
-    "alpha": (Severity.NOTE, "transparency is laid over black", "save without an alpha channel"),
+    "alpha": (Severity.NOTE, "transparency is composited over black", "save without an alpha channel"),
     "palette": (Severity.NOTE, "palettes are replaced by their colours", "save as RGB or grey"),
-    "ending": (Severity.WARNING, "the ending names another format than the file has", "rename the file"),
+    "ending": (Severity.WARNING, "the file extension does not match the format", "rename the file"),
     "lossy mask": (
         Severity.NOTE,
         "masks are JPEG: levels from 128 on are lesion",
@@ -248,13 +248,13 @@ _ODDITIES = {
     ),
     "name": (
         Severity.NOTE,
-        "names hold spaces or letters that are not ASCII",
+        "names contain spaces or non-ASCII letters",
         "rename before using other tools; this one reads them",
     ),
     "text": (
         Severity.WARNING,
-        "a corner seems to hold writing, which may name a patient and which networks learn",
-        "look at the pictures; crop or blacken the writing",
+        "a corner seems to contain text, which may name a patient and which networks learn",
+        "look at the pictures; crop or blacken the text",
     ),
     "empty": (Severity.WARNING, "masks are empty", "keep them if there is no lesion"),
     "full": (Severity.WARNING, "masks cover the whole image", "check how they were exported"),
@@ -321,7 +321,7 @@ class Audit:
         return tuple(item for item in self.facts if item.digest)
 
     def leaking_share(self, part: str = "test") -> float:
-        """Share of the images of a part that have a copy or a near-copy in training, 0..1."""
+        """Share of the images of a part that have a copy or a near-duplicate in training, 0..1."""
         ids = [name for name, where in self.part_of.items() if where == part]
         return sum(name in self.near for name in ids) / len(ids) if ids else 0.0
 
@@ -353,7 +353,7 @@ class Audit:
     def _copies(self) -> Iterator[Finding]:
         same: dict[str, list[Facts]] = defaultdict(list)
         for item in self.readable:
-            if not self.part_of or item.sample.id in self.part_of:  # what a split leaves out harms nobody
+            if not self.part_of or item.sample.id in self.part_of:  # what a split leaves out does no harm
                 same[item.digest].append(item)
         copies = [group for group in same.values() if len(group) > 1]
         across = [group for group in copies if len({self._part(item) for item in group}) > 1]
@@ -392,12 +392,12 @@ class Audit:
         for pairs, title, remedy in (
             (
                 self.near,
-                f"the split leaks: {shares} show nearly the same as a training image",
+                f"the split leaks: {shares} are near-duplicates of a training image",
                 "split by patient or video: give data.groups, or put such images into one group",
             ),
             (
                 alike,
-                "images have nearly the features of a training image: perhaps mirrored, turned or recoloured "
+                "images have nearly the features of a training image: perhaps mirrored, rotated or tinted "
                 f"copies (closer than {USUAL_SHARE:.0%} of what is usual between neighbours)",
                 "look at the pictures; put such images into one group",
             ),
@@ -438,9 +438,9 @@ def _single_findings(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def clusters(facts: Sequence[Facts]) -> dict[str, str]:
-    """Put images that show nearly the same into one group, besides those that are in one group already.
+    """Put near-duplicates into one group, in addition to images that are in one group already.
 
-    Nearness is passed on: if a is near b and b near c, all three are one group. That keeps neighbouring
+    Nearness is transitive: if a is near b and b near c, all three are one group. That keeps neighbouring
     frames of a video together as far as they look alike; it does not know patients. Files that cannot be
     read stay alone.
 

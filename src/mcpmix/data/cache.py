@@ -63,7 +63,7 @@ class Arrays:
 
 
 def cache_of(dataset: Path) -> Path:
-    """The folder of decoded pixels that belongs to a data set's artefact: beside it, in the run's folder."""
+    """The folder of decoded pixels that belongs to a data set's artefact: next to it, in the run's folder."""
     return dataset.parent / "cache"
 
 
@@ -73,7 +73,7 @@ def load_arrays(
     """Images and masks of records at `size` x `size` pixels.
 
     A process that asks for what another one is writing waits for it. A cache whose checksums show damage is
-    written anew.
+    rewritten.
 
     Args:
         cache: folder of decoded pixels (see `cache_of`), read if they are there and written otherwise; None
@@ -100,7 +100,7 @@ def load_arrays(
                     return _verified(ids, place)
                 except (OSError, ValueError, TypeError) as error:
                     reason = (str(error) or type(error).__name__).split("\n")[0]
-                    progress.say(f"{place} is damaged ({reason}); it is written anew.")
+                    progress.say(f"{place} is damaged ({reason}); it is rewritten.")
             with new_cache(cache, place.name, len(records), size) as add:
                 for record, image, mask in _decoded(records, progress):
                     add(record, image, mask)
@@ -116,7 +116,7 @@ def new_cache(
     At the end they are a cache that `load_arrays` finds; after an error there is none.
 
     Args:
-        name: of the temporary folder; nobody else may use it at the same time.
+        name: of the temporary folder; must not be in use elsewhere at the same time.
         count: number of records that will be added.
     """
     temporary = folder / f"{name}.partial"
@@ -194,7 +194,7 @@ def _decoded(records: Sequence[Record], progress: Progress) -> Iterator[tuple[Re
     if problems:
         headline = (
             "The data set is no longer what its index says. Restore the files, or delete the run's folder "
-            "dataset to make the index again:"
+            "dataset to rebuild the index:"
         )
         raise DataError(bullet_list(headline, problems))
 

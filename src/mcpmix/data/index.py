@@ -83,7 +83,7 @@ class DatasetIndex:
             raise DataError(f"{path} does not exist. Run the dataset stage first.") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path} is not an index of a data set ({error!r}). Delete its folder to make it again."
+                f"{path} is not an index of a data set ({error!r}). Delete its folder to rebuild it."
             ) from error
 
 

@@ -40,7 +40,7 @@ class Collection:
         samples: in the order of their ids; files are named, not decoded.
         splits: by the name of the split (`official`, `pranet`), the part of each id: train, validation or
             test. Ids without a part are left out of that split.
-        leaks: by the name of a split that puts a group into two parts, why it is offered nevertheless and
+        leaks: by the name of a split that puts a group into two parts, why it is offered anyway and
             what that means. Other splits may not cut a group.
         grouped: what a group is (`patient`, `video sequence`); empty if each image is its own.
     """
@@ -148,7 +148,7 @@ def _write_manifest(collection: Collection, folder: Path, step: _Step) -> None:
 def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], source: str) -> Collection:
     """The samples of rows that name files relative to their table.
 
-    Besides the files, a row may give an `id` (otherwise the stem of the image), a group in one of
+    In addition to the files, a row may give an `id` (otherwise the stem of the image), a group in one of
     `GROUP_COLUMNS` (otherwise each image is its own), and a `split`.
 
     Args:

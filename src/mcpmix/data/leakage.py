@@ -1,7 +1,7 @@
-"""Which images a network has seen, and which test images are among them or show nearly the same.
+"""Which images a network has seen, and which test images are among them or near-duplicates of them.
 
 A list of images travels in the folder of every network as `images.json`: name, digest of the pixels, and the
-look by which the audit compares images. So the question can be asked years later, without the images.
+look by which the audit compares images. So leaks can be found years later, without the images.
 """
 
 import json
@@ -83,7 +83,7 @@ class LeakSearch:
     Each seen image is compared once, however many networks have seen it.
 
     Args:
-        held: images that nobody must have seen.
+        held: images that no network may have seen.
     """
 
     def __init__(self, held: Sequence[SeenImage]) -> None:
@@ -92,7 +92,7 @@ class LeakSearch:
         self._hits: dict[str, dict[str, tuple[float, str]]] = {}
 
     def copies(self, seen: Sequence[SeenImage]) -> dict[str, str]:
-        """Held-out images that were seen, or that show nearly the same as one that was.
+        """Held-out images that were seen, or that are near-duplicates of one that was.
 
         Returns:
             By id, the most alike of the seen ones in words: `= train-7`, or `~ train-7 (12 of 256 signs
@@ -151,14 +151,14 @@ def leak_text(
         ]
         raise DataError(
             bullet_list(
-                f"{share} were seen in training, or show nearly the same as an image that was (=: same "
-                "pixels, ~: nearly), so the figures would be too good. Split by patient or video "
+                f"{share} were seen in training, or are near-duplicates of an image that was (=: same "
+                "pixels, ~: near-duplicate), so the figures would be too good. Split by patient or video "
                 f"(data.groups; `mcpmix data groups` proposes some), or remove them from a part.{remedy}",
                 lines,
             )
         )
     everyone = dict.fromkeys(who for ways in told.values() for names in ways.values() for who in names)
-    return f"{share} were seen by {' and '.join(everyone)}, or show nearly the same as an image that was"
+    return f"{share} were seen by {' and '.join(everyone)}, or are near-duplicates of an image that was"
 
 
 def require_parents(

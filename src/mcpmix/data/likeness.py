@@ -1,10 +1,10 @@
 """Near-duplicates among real images: by fingerprints of their pixels, and by features of a network.
 
-By pixels, a pair shows nearly the same if two different looks agree: at most 48 of the 256 signs of
+By pixels, a pair counts as near-duplicates if two different looks agree: at most 48 of the 256 signs of
 brightness differences differ, and small grey versions correlate by at least 0.975. On CVC-ClinicDB this rule
 finds neighbouring frames of a video and no pair from two videos; either look alone does not. By features, a
-pair is alike if it is far closer than neighbours of different groups usually are; that finds mirrored, turned
-and recoloured copies as well.
+pair is alike if it is far closer than neighbours of different groups usually are; that also finds mirrored,
+rotated and recoloured copies.
 """
 
 import base64
@@ -28,15 +28,15 @@ _MOST_DIFFERENT = 48
 _LEAST_CORRELATION = 0.975
 _PHI_SIDE = 128  # pixels of the squares that phi sees
 _USUAL = 90  # percentile
-_LEAST_IMAGES = 40  # with fewer, what is usual cannot be told
-_IMAGES_PER_AXIS = 4  # whitening along more axes than that would tear copies apart
+_LEAST_IMAGES = 40  # with fewer, the usual distance is not known
+_IMAGES_PER_AXIS = 4  # whitening along more axes would separate copies
 _LEAST_SPREAD = 1e-3  # of the widest axis, below which an axis is noise
 _BLOCK = 512  # rows compared at a time, which bounds memory
 
 
 @dataclass(frozen=True)
 class Match:
-    """Two pictures that show nearly the same.
+    """Two pictures that are near-duplicates.
 
     Attributes:
         first: place in the first list.
@@ -76,7 +76,7 @@ def look_of(image: Pixels) -> str:
 
 
 def matches(first: Sequence[str], second: Sequence[str]) -> Iterator[Match]:
-    """All pairs of one look from each list that show nearly the same, in the order of the lists."""
+    """All near-duplicate pairs of one look from each list, in the order of the lists."""
     if not first or not second:
         return
     signs, greys = _fingerprints(second)

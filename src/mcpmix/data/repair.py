@@ -23,8 +23,8 @@ from mcpmix.data.tables import write_csv
 
 CHANGES = "changes.csv"
 _PIXELS = {
-    "turned": "the camera's turn is applied",
-    "alpha": "transparency is laid over black and dropped",
+    "turned": "the EXIF orientation is applied",
+    "alpha": "transparency is composited over black",
     "palette": "the palette is replaced by its colours",
 }
 # Descriptions, makers, times and people, and the folders of EXIF, GPS, XMP, IPTC and Photoshop.
@@ -91,12 +91,12 @@ def repair(
     unpaired: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> tuple[Change, ...]:
-    """Write `images/` and `masks/` as a tidy data set, with groups and split as they were.
+    """Write `images/` and `masks/` as a repaired data set, with groups and split as they were.
 
     Images show what `read_image` gives: upright, without palette and transparency. Masks are PNG with the
     levels 0 and 255, by the rule of `read_mask`. Metadata (EXIF, comments, colour profiles) is removed.
-    Files that need nothing are copied byte for byte; JPEGs that only carry metadata lose it without being
-    encoded again; everything else becomes PNG. What cannot be read, or differs in size, is left out.
+    Files that need no repair are copied byte for byte; JPEGs that only carry metadata lose it without being
+    re-encoded; everything else becomes PNG. What cannot be read, or differs in size, is left out.
     `changes.csv` lists every change.
 
     Args:
@@ -215,7 +215,7 @@ def has_metadata(image: Image.Image) -> bool:
 
 
 def without_metadata(jpeg: bytes) -> bytes | None:
-    """A JPEG file without its metadata, its pixels not encoded again; None if it is built otherwise."""
+    """A JPEG file without its metadata, its pixels not re-encoded; None if it has another structure."""
     if not jpeg.startswith(b"\xff\xd8"):
         return None
     kept, place = [jpeg[:2]], 2

@@ -41,7 +41,7 @@ def read_image(path: Path) -> Pixels:
     """Read an image as RGB, (H, W, 3).
 
     EXIF orientation is applied. Grey is repeated in the three channels, palettes are replaced by their
-    colours, transparent parts are laid over black.
+    colours, transparent parts are composited over black.
 
     Raises:
         DataError: the file is missing, damaged, too large, in print colours (CMYK), or has more than 8 bits

@@ -1,4 +1,4 @@
-"""Tables that lie beside images: CSV and JSONL."""
+"""Tables that accompany images: CSV and JSONL."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Which counterparts come into the bank: well aligned, not a copy, and exposed like real images."""
+"""Which counterparts the bank admits: well aligned, not a copy, and exposed like real images."""
 
 import math
 from collections import Counter
@@ -50,7 +50,7 @@ def exposure_limits(images: Pixels, tolerance: float) -> dict[str, float]:
 
 
 def exposure_problem(exposure: Mapping[str, float], limits: Mapping[str, float]) -> str:
-    """Why an image is refused; empty if it is not."""
+    """Why an image is rejected; empty if it is not."""
     if exposure["spread"] < limits["flattest"]:
         return "blank"
     if exposure["mean"] < limits["darkest"]:
@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def admitted(self) -> bool:
-        """Whether the image comes into the bank."""
+        """Whether the bank admits the image."""
         return not self.reasons
 
 

@@ -1,7 +1,7 @@
 """Is a synthetic image a copy? How near it is to its source, to other training images and to held-out ones.
 
 Two distances are measured. *Features*: in phi, in units of the mean distance between real images of different
-groups, so that 1 is as far as two patients are from each other. Features forget where things are, and two
+groups, so that 1 is as far as two patients are from each other. Features do not encode position, and two
 patients under the same light may be as near as two photographs of one scene. *Picture*: between coarse
 pictures, 16 x 16 means of each channel, centred and brought to one length, so that it is sqrt(2 - 2 r) for a
 correlation of r: 0 for the same picture whatever its brightness, contrast and sharpness, 1.4 for unrelated
@@ -39,7 +39,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class Calibration:
-    """How near copies are, and how near images are that cannot be any.
+    """How near copies are, and how near images that cannot be copies are.
 
     Attributes:
         twins: distances between training images and near-duplicates of them.
@@ -216,7 +216,7 @@ class CopyCheck:
 
 
 def near_duplicates(images: Tensor, rng: torch.Generator) -> Tensor:
-    """Images that a person would call the same: B,3,H,W in [0, 1], slightly moved, recoloured and noisy."""
+    """Near-duplicates of B,3,H,W images in [0, 1]: slightly moved, recoloured and noisy."""
     count = len(images)
     geometry = draw_geometry(count, rng, rotate=_TURN, scale=_ZOOM, flip=False)
     moved = apply_colour(draw_colour(count, rng, _TONE), apply_geometry(geometry, images))
@@ -244,7 +244,7 @@ def _tensors(images: Pixels) -> list[Tensor]:
 
 
 def _distances(one: Floats, two: Floats) -> Floats:
-    """B,N distances of B,F and N,F, without an array of B,N,F: a few thousand images are no trouble."""
+    """B,N distances of B,F and N,F, without the large array B,N,F."""
     squares = (one**2).sum(axis=1)[:, None] + (two**2).sum(axis=1)[None] - 2 * one @ two.T
     result: Floats = np.sqrt(np.maximum(squares, 0.0))
     return result

@@ -1,4 +1,4 @@
-"""Makes counterparts: images under the masks of real ones, each from a seed of its own identity."""
+"""Generates counterparts: images under the masks of real ones, each seeded by its identity."""
 
 from collections.abc import Sequence
 from pathlib import Path

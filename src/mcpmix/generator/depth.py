@@ -1,8 +1,8 @@
 """Stage 1: depth maps of the training images, by a frozen network; cached as 16-bit PNG.
 
-Where fine-tuning is validated, the validation images that it looks at get theirs too. `maps.jsonl` names the
-image (by the digest of its pixels) and the bytes of every map: a killed stage keeps what is whole, and a
-changed data set computes only what no earlier folder of this run has.
+Where fine-tuning is validated, the validation images that it uses get maps too. `maps.jsonl` names the
+image (by the digest of its pixels) and the bytes of every map: a killed stage keeps complete maps. After
+a change of the data set, only maps that no earlier folder of this run has are computed.
 """
 
 import shutil
@@ -25,7 +25,7 @@ from mcpmix.networks.depth import DepthNetwork, convention
 from mcpmix.networks.weight_files import folder_digest, resolve
 
 MAPS = "maps.jsonl"
-_DECIDES = ("weights", "near", "size")  # settings on which a map depends, beside its image
+_DECIDES = ("weights", "near", "size")  # settings on which a map depends, apart from its image
 
 
 def key(config: Config, dataset: Artifact) -> StageKey:
@@ -43,7 +43,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
 
 
 def validation_records(index: DatasetIndex, config: Config) -> list[Record]:
-    """The validation images that fine-tuning looks at, evenly spread over their part; none without it."""
+    """The validation images that fine-tuning uses, evenly spread; none if it is not validated."""
     records, settings = index.part("validation"), config.finetune.validation
     count = min(settings.images, len(records)) if settings.every else 0
     return [records[len(records) * number // count] for number in range(count)]

@@ -124,14 +124,14 @@ def _encode(
         arrays = held.take([record.id for record in chosen])
         held_out = HeldOut.encode(arrays, read_depths(depth.folder, arrays.ids), base.vae)
     del base
-    gc.collect()  # parts of a network may refer to each other in circles
+    gc.collect()  # parts of a network may form reference cycles
     if runtime.device.type == "cuda":
         torch.cuda.empty_cache()
     return networks, examples, held_out
 
 
 def _list_images(config: Config, index: DatasetIndex, folder: Path) -> None:
-    """Write which images the ControlNet has seen, also in its start; beside its weights too."""
+    """Write which images the ControlNet and its start have seen, also into the folder of its weights."""
     before = [] if config.finetune.start is None else read_seen(resolve(config.finetune.start, "control"))
     images = {image.sha256: image for image in (*before, *images_of(index.part("train")))}
     for place in (folder, folder / CONTROLNET):  # the latter may be copied, or be a start itself

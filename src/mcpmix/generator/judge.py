@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 _FACTS = "judge.json"
 _CHECKPOINT = "checkpoint.safetensors"
-_FLOOR = 0.1  # lowest alignment that is ever asked for, however weak the judge is
+_FLOOR = 0.1  # lowest threshold, however weak the judge is
 _WEIGHT_DECAY = 1e-4
 _WARMUP = 0.1  # share of the steps in which the learning rate rises
 _ROTATE, _SCALE = 180.0, 0.3  # degrees and relative size: there is no upright in an endoscope
@@ -54,7 +54,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
 def run(
     config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
 ) -> Artifact:
-    """Train the judge on the training part, or continue it."""
+    """Train the judge on the training part, or resume its training."""
     if (finished := reuse(out, key(config, dataset), progress)) is not None:
         return finished
     records = DatasetIndex.read(dataset).part("train")
@@ -186,7 +186,7 @@ def deal_folds(groups: Sequence[str], folds: int, seed: int) -> dict[str, int]:
     """The fold of each group: groups in random order, the largest first, each to the smallest fold.
 
     Raises:
-        DataError: there are not two groups to hold one out.
+        DataError: there are fewer than two groups.
     """
     names, counts = np.unique(np.asarray(groups), return_counts=True)
     if len(names) < 2:
@@ -215,14 +215,14 @@ def train_judge(
     folder: Path,
     progress: Progress = SILENT,
 ) -> Judge:
-    """Train a judge on real images and masks, or continue one that was cut short.
+    """Train a judge on real images and masks, or resume one that was interrupted.
 
     Args:
         folder: gets checkpoints while it is trained, then the networks; one that holds a finished judge is
             read instead. It belongs to one data set and one `settings`: use another folder for others.
 
     Raises:
-        DataError: there are not two groups.
+        DataError: there are fewer than two groups.
     """
     if (folder / _FACTS).exists():
         return load_judge(folder, device)

@@ -1,9 +1,9 @@
 """The ledger of a bank: a row for every image that was tried, each sealed with the row before it.
 
 A row's `sha256` covers its own content and `previous`, the seal of the row before; the first row continues
-the key of the stage, and the last seal is in the manifest. So a row that was changed, left out, added or
-moved is found, and where. A last line cut short by a kill is not damage: it was never finished, and the next
-run writes it anew.
+the key of the stage, and the last seal is in the manifest. A changed, removed, added or moved row
+is therefore detected and located. A last line cut short by a kill is not damage: it was never finished, and
+the next run rewrites it.
 """
 
 import json

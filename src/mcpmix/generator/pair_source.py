@@ -1,7 +1,7 @@
-"""Gives each sample its counterpart in each epoch: from a bank, or made while the segmenter trains.
+"""Gives each sample its counterpart in each epoch: from a bank, or generated while the segmenter trains.
 
-Which counterpart it is, is up to a plan: a function of seed, epoch and the gates logged so far, never of what
-happened to be made. So a training that was killed and resumed meets the same counterparts.
+A plan decides which counterpart it is: a function of seed, epoch and the gates logged so far, never of what
+happened to be generated. A training that was killed and resumed therefore sees the same counterparts.
 """
 
 import time
@@ -134,7 +134,7 @@ class PairSource:
         return ""
 
     def close(self) -> None:
-        """Let go of processes; there are none."""
+        """Release processes; there are none."""
 
     def _needs(self, epoch: int, chosen: np.ndarray) -> list[Request]:
         if epoch not in self._used:
@@ -175,7 +175,7 @@ class OnTheFly(PairSource):
         self._made, self._began, self._waited = 0, time.monotonic(), 0.0
 
     def begin(self, epoch: int, gates: Sequence[float] = ()) -> None:
-        """Forget what no epoch will use again, and start making what this one and the next will take."""
+        """Drop what no epoch will use again, and start generating what this one and the next will use."""
         super().begin(epoch, gates)
         in_sight = range(epoch, min(epoch + 1, self.epochs) + 1)
         wanted = dict.fromkeys(need for each in in_sight for need in self._needs(each, self.order(each)))
@@ -190,7 +190,7 @@ class OnTheFly(PairSource):
         self._make_ahead()
 
     def take(self, epoch: int, chosen: np.ndarray) -> Pixels:
-        """As that of a bank; waits for what is not ready. What nobody was asked for yet comes first now."""
+        """Like that of a bank; waits for what is not ready. Images not yet requested now come first."""
         needs, start = self._needs(epoch, chosen), time.monotonic()
         missing = [need for need in dict.fromkeys(needs) if not self._is_made(need)]
         urgent = [need for need in missing if need not in self._under_way]

@@ -77,7 +77,7 @@ def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Im
 
 
 def _cells(folder: Path, rows: Sequence[Row], replicas: int) -> list[Cell]:
-    """The cells of one mask beside its real image; the same number of counterparts for all."""
+    """The cells to the right of a mask's real image; the same number of counterparts for all masks."""
     cells: list[Cell] = [(None, "none admitted", False)] * replicas
     rejected: list[Cell] = []
     for row in rows:

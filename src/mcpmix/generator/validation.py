@@ -1,7 +1,7 @@
 """Validates the generator while it learns: loss by timestep, alignment, a grid of images, on held-out masks.
 
 A ControlNet ignores its condition for a long time and then follows it quite suddenly; the training loss does
-not show when. What is looked at comes from the validation part, with noise and seeds that stay the same.
+not show when. The samples come from the validation part; noise and seeds stay the same.
 """
 
 import json
@@ -33,7 +33,7 @@ from mcpmix.networks.weight_files import resolve
 
 BEST, LAST = f"{CONTROLNET}-best", f"{CONTROLNET}-last"
 _STEP = "step.json"
-# Not those of the synthesis: whoever tries other settings there should not have to train again.
+# Not those of the synthesis: changing them should not require a new training.
 _SAMPLING = SamplingSettings(steps=12, guidance=2.0, mask_guidance=1.0, strength=1.0)
 _BUCKETS = 5  # ranges of timesteps whose loss is logged apart
 
@@ -64,7 +64,7 @@ class HeldOut:
 class Validator:
     """Validates after a checkpoint, keeps the log and the best weights.
 
-    The averaged networks are looked at, since they are the result.
+    It validates the averaged networks, since they are the result.
 
     Args:
         text: 1,L,C embedding of the full prompt.
@@ -90,7 +90,7 @@ class Validator:
     def __call__(self, step: int) -> None:
         """Validate the state after `step` steps if it is due, and export it if it is the best so far.
 
-        Does no harm twice: after a kill it is called again for the state that the run starts from.
+        Idempotent: after a kill it is called again for the state from which the run resumes.
         """
         if step % self.settings.every and step != self.config.finetune.steps:
             return

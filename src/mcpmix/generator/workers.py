@@ -136,9 +136,9 @@ def _work(pipe: Connection, payload: bytes, batch_size: int) -> None:
             pipe.send(list(make_filled(maker, requests, batch_size)))
     except Exception as error:  # whatever it is, the parent tells it
         text = str(error) if isinstance(error, McpmixError) else f"{type(error).__name__}: {error}"
-        told = TrainingError(f"Counterparts cannot be made: {text}")
-        told.add_note(traceback.format_exc())
-        pipe.send(told)
+        problem = TrainingError(f"Counterparts cannot be made: {text}")
+        problem.add_note(traceback.format_exc())
+        pipe.send(problem)
 
 
 @contextmanager

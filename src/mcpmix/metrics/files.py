@@ -114,7 +114,7 @@ def read_mask(path: Path, threshold: float | None = None) -> tuple[Mask, int]:
         kind = "a mask blurred by JPEG" if lossy else "a soft map or a label map"
         raise DataError(
             f"{path} must be a hard mask, but is {kind}: {100 * soft / grey.size:.2f} % of its values lie "
-            f"between 0 and full scale ({_full_scale(grey)}). No threshold is applied in silence: name one "
+            f"between 0 and full scale ({_full_scale(grey)}). No threshold is applied silently: give one "
             "(threshold=0.5)."
         )
     return as_mask(scaled >= threshold), soft

@@ -1,4 +1,4 @@
-"""What counts as a hard mask in memory: two-dimensional, two values, nothing thresholded in silence."""
+"""What counts as a hard mask in memory: two-dimensional, two values, nothing thresholded silently."""
 
 from typing import Any, cast
 
@@ -91,6 +91,6 @@ def _value_message(values: npt.NDArray[Any], name: str) -> str:
     shown = ", ".join(f"{value:.6g}" for value in found[:_SHOWN_VALUES])
     more = f" and {found.size - _SHOWN_VALUES} more" if found.size > _SHOWN_VALUES else ""
     return (
-        f"{expected}, but it holds {shown}{more}. No threshold is applied in silence: for a soft map or a "
+        f"{expected}, but it holds {shown}{more}. No threshold is applied silently: for a soft map or a "
         f"mask blurred by JPEG, pass `map >= threshold`; for a label map, pass `map == label`."
     )

@@ -46,12 +46,12 @@ class AppearanceMix(FixedStrategy):
 
 @final
 class AugMix(AppearanceMix):
-    """Mix short chains of random operations on one image, and ask for consistent predictions.
+    """Mix short chains of random operations on one image, and penalise inconsistent predictions.
 
     A view is `(1 - m) x + m sum_i w_i chain_i(x)`, `w ~ Dirichlet(alpha, ...)`, `m ~ Beta(alpha, alpha)`. The
     network sees the image and two views; the loss is that of the image (`supervise="clean"`, as published) or
     of all three, plus `jsd_weight` times the Jensen-Shannon divergence of the three predictions. Targets stay
-    hard. Two things differ from the classification method. Chains hold no rotation, shear or translation:
+    hard. Two things differ from the classification method. Chains contain no rotation, shear or translation:
     inside a mixture these leave ghosts of lesions that no mask describes. The divergence, of [p, 1 - p], is
     averaged over pixels: a sum would make its weight grow with the image.
 
@@ -137,16 +137,16 @@ def jensen_shannon(logits: Sequence[Tensor]) -> Tensor:
 
 @final
 class PixMix(AppearanceMix):
-    """Add or multiply an image, some times over, with structurally rich pictures or with itself.
+    """Repeatedly add or multiply an image with structurally rich pictures or with itself.
 
-    Start from the image or, as likely, from a copy after one random operation. Then 0 to `k` rounds, each as
-    likely: the partner is a newly changed copy of the image or the sample's mixing picture, and is added or
-    multiplied with random exponents or factors; each of two choices as likely. The mask stays, hard; so no
-    operation may move structures, and the geometric ones of the published method are left out. The mixing
-    set is not the authors' download but made by code (`mcpmix.mixing.pictures`), each picture when first
-    needed.
+    Start from the image or, with equal probability, from a copy after one random operation. Then apply 0 to
+    `k` rounds, each number with equal probability: the partner is a newly changed copy of the image or the
+    sample's mixing picture, and is added with random factors or multiplied with random exponents; both
+    choices have equal probability. The mask stays hard and unchanged, so no operation may move structures,
+    and the geometric ones of the published method are left out. The mixing set is not the authors' download:
+    code generates each picture when it is first needed (`mcpmix.mixing.pictures`).
 
-    Cost: about 5 operations for each image on the way in, and one pass of the network.
+    Cost: about 5 operations for each input image, and one pass of the network.
 
     Args:
         k: Most rounds, 0 or more.

@@ -15,12 +15,13 @@ from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 class DiffuseMix(FixedStrategy):
     """One half of the image, the other half of its edited version, and a fractal over both; the mask stays.
 
-    The edited version is the batch's synthetic counterpart, made under the same mask; the paper's editor is
-    InstructPix2Pix, which knows nothing of masks. Each sample draws whether its halves lie side by side or
-    one above the other, and its fractal. The original is always left or above, and a linear ramp joins the
-    halves, as published. Fractals are made by code (iterated function systems), not the authors' download.
+    The edited version is the batch's synthetic counterpart, generated under the same mask; the paper's editor
+    is InstructPix2Pix, which does not see masks. Each sample draws whether its halves lie side by side or one
+    above the other, and its fractal. The original is always on the left or on top, and a linear ramp joins
+    the halves, as published. Code generates the fractals (iterated function systems); they are not the
+    authors' download.
 
-    The mixed images are trained on besides the real ones, as published: both in equal numbers.
+    Training uses the mixed images in addition to the real ones, as published: both in equal numbers.
 
     Cost: two images for each one; the edit is made beforehand.
 

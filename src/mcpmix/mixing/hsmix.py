@@ -20,19 +20,19 @@ _SPAN = 1e-5
 
 @final
 class HSMix(FixedStrategy):
-    """Each image meets a partner twice: superpixels pasted (hard), and superpixels blended (soft).
+    """Mix each image with a partner twice: superpixels pasted (hard), and superpixels blended (soft).
 
     Hard: each superpixel of the partner is pasted with probability `select`. Soft: on the superpixels of the
     hard image, the partner's weight is constant; it follows the share of the partner in the saliency of both,
-    stretched over the regions of an image to [0, 1], or is drawn from U(0, 1). Masks are mixed by the same
-    weights: hard targets for the hard image, soft ones for the soft image. The real images themselves are
-    not trained on, as published.
+    stretched over the regions of an image to [0, 1], or is drawn from U(0, 1). Masks are mixed with the same
+    weights: hard targets for the hard image, soft ones for the soft image. Training does not use the real
+    images themselves, as published.
 
-    Superpixels are SLIC's, made once for each sample and moved along with augmentation; each sample has
-    `maps` of them with its own numbers of superpixels, as a draw for each step would make SLIC part of every
-    step. Saliency is the difference from the surroundings at several scales, in place of OpenCV's. The
-    published code scrambles pixels before SLIC; here superpixels follow the edges of the image, as the paper
-    describes.
+    SLIC computes the superpixels once for each sample, and they move along with augmentation. Each sample has
+    `maps` superpixel maps with different numbers of superpixels: a new draw in each step would make SLIC part
+    of every step. Saliency is the difference from the surroundings at several scales instead of OpenCV's
+    measure. The published code scrambles pixels before SLIC; here superpixels follow the edges of the image,
+    as the paper describes.
 
     Cost: two images for each one.
 
@@ -104,7 +104,7 @@ class HSMix(FixedStrategy):
 
         Maps are made from the samples before augmentation and then moved as augmentation moved the pixels, so
         that one map serves all epochs. A batch that cannot tell what its samples were may hold differently
-        augmented images under one id: its maps are made anew each time.
+        augmented images under one id: its maps are recomputed each time.
 
         Args:
             batch: Of B images.

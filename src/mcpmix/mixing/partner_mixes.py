@@ -19,7 +19,7 @@ from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 
 
 def require_partners(batch: Batch, method: str) -> None:
-    """Refuse a batch in which an image could meet only itself.
+    """Refuse a batch in which an image has no partner but itself.
 
     Raises:
         ConfigError: If the batch holds fewer than two different samples.
@@ -96,7 +96,7 @@ class Mixup(PartnerMix):
     `lam ~ Beta(alpha, alpha)`, one for the batch. Binary cross-entropy is linear in its target, so the soft
     mask gives exactly the published sum of two losses.
 
-    Cost: one interpolation of the batch, nothing against a training step.
+    Cost: one interpolation of the batch, negligible against a training step.
 
     Args:
         alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are. The paper
@@ -125,7 +125,7 @@ class CutMix(PartnerMix):
     `lam ~ Beta(beta, beta)`; the box has `sqrt(1 - lam)` of each side, its centre is uniform over the pixels,
     and it is clipped to the image. One box for the batch.
 
-    Cost: one interpolation of the batch, nothing against a training step.
+    Cost: one interpolation of the batch, negligible against a training step.
 
     Args:
         beta: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are. The paper
@@ -153,15 +153,15 @@ class CutMix(PartnerMix):
 
 @final
 class GridMix(PartnerMix):
-    """Take each cell of a grid from the own image or from the partner, image and mask alike; targets hard.
+    """Take each cell of a grid from the image itself or its partner, image and mask alike; targets stay hard.
 
     "cells" is the paper's grid: `lam ~ Beta(alpha, alpha)`, and each of `cells` x `cells` cells keeps the own
     image with probability `lam`. The paper's auxiliary loss on the labels of patches is part of any loss on
-    pixels, and so needs no head of its own. "holes" is the regular grid of another method, GridMixup, that is
+    pixels, so it needs no separate head. "holes" is the regular grid of another method, GridMixup, which is
     often run under this name: `lam ~ U(share)`, and the partner shows through the top-left corner of each of
     `holes` x `holes` patches, with `sqrt(1 - lam)` of the patch's sides. One grid for the batch.
 
-    Cost: one map and one interpolation of the batch, nothing against a training step.
+    Cost: one map and one interpolation of the batch, negligible against a training step.
 
     Args:
         mode: "cells" or "holes".
@@ -220,13 +220,13 @@ class GridMix(PartnerMix):
 
 @final
 class SmoothMix(PartnerMix):
-    """Show the own image through a Gaussian bump, and the partner around it; the mask likewise (soft).
+    """Show the image itself through a Gaussian bump, and the partner around it; the mask likewise (soft).
 
     `G = exp(-distance^2 / (2 sigma^2))` with peak 1, centre uniform over the pixels, and sigma uniform in a
     range of shares of the image's shorter side. One bump for the batch. With the published range most of
     the mask is soft: G is well above 0 nearly everywhere.
 
-    Cost: one map and one interpolation of the batch, nothing against a training step.
+    Cost: one map and one interpolation of the batch, negligible against a training step.
 
     Args:
         sigma: Smallest and largest width of the bump as a share of the shorter side, above 0. Very large

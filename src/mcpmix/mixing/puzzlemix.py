@@ -29,7 +29,7 @@ Energy = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 A label l in 0 ... K stands for the share f = l / K of the second image. `unary` is the cost of each label,
 (B, n, n, K + 1). Two neighbours cost their weight, 0 or more, times (f - f')^2; weights are `down` between a
-block and the one below, (B, n - 1, n), and `right` between a block and the one beside it, (B, n, n - 1).
+block and the one below, (B, n - 1, n), and `right` between a block and its right neighbour, (B, n, n - 1).
 """
 
 
@@ -40,14 +40,14 @@ class PuzzleMix(FixedStrategy):
     Each batch draws a grid of n x n blocks, n in {2, 4, 8, 16}, `lam ~ Beta(alpha, alpha)` and a permutation.
     Saliency is the size of the loss gradient at the image. The mask minimises lost saliency, broken
     neighbourhoods and the distance from the share `lam` exactly, by a minimum cut. Blocks of either image
-    then move; masks move and mix exactly as images do. A size that n does not divide is continued by its
-    last row and column during mixing.
+    then move; masks move and mix exactly like the images. If n does not divide the size, the last row and
+    column are repeated during mixing.
 
     Paper: alpha 1, three labels, beta 1.2, gamma 0.5, eta 0.2, strip 4, transport at 0.8. Two labels are the
     default here, so that targets stay hard; with three, half-transparent blocks have the target 0.5.
-    `transport=False` tears no lesion apart.
+    `transport=False` keeps lesions in one piece.
 
-    Cost: one more pass forward and back to the image, and milliseconds per image for the cut.
+    Cost: one more forward and backward pass to the image, and milliseconds per image for the cut.
 
     Args:
         alpha: Both parameters of the Beta distribution, 0 or more; 0 leaves the images as they are.

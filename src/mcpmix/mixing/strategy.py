@@ -163,7 +163,7 @@ class Strategy(nn.Module, ABC):
         """The current state in numbers, for the log; may wait for the accelerator."""
 
     def warnings(self) -> list[str]:
-        """What a user should be told at the end of an epoch; empty if all is well."""
+        """A warning for the user at the end of an epoch; empty if there is none."""
         return []
 
 
@@ -228,7 +228,7 @@ def require(method: str, checks: Mapping[str, bool]) -> None:
 class FullSup(FixedStrategy):
     """The baseline of the ablation: supervised training without synthetic images.
 
-    Cost: that of a training step, to which the others compare.
+    Cost: one training step, with which the others are compared.
     """
 
     needs_pairs: ClassVar[bool] = False

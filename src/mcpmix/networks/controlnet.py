@@ -1,4 +1,4 @@
-"""ControlNets: where they start from, and how they are read."""
+"""ControlNets: how they are initialised, loaded and checked against a base."""
 
 import json
 from collections.abc import Mapping, Sequence

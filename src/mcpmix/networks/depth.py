@@ -1,8 +1,8 @@
 """Depth networks: any AutoModelForDepthEstimation, brought to one convention (near = 1, per image).
 
 Networks return either inverse depth up to scale and shift (MiDaS, DPT, Depth Anything), in which near things
-have large values, or metres (ZoeDepth, GLPN, the metric Depth Anything), in which they have small ones. Where
-the configuration of a network tells, the user need not.
+have large values, or metres (ZoeDepth, GLPN, the metric Depth Anything), in which they have small ones.
+Where possible this is read from the configuration of the network.
 """
 
 import json
@@ -20,7 +20,7 @@ from mcpmix.core.errors import ModelError
 _METRIC_TYPES = ("zoedepth", "glpn")
 _METRIC_DPT = re.compile(r"dpt[^/]*(nyu|kitti)", re.IGNORECASE)  # DPTs trained on sets with depth in metres
 _ROUNDING = 1e-5  # relative; what float32 leaves of a constant map that was resized
-_RANGE = 1e3  # largest ratio of two depths in one image that is believed
+_RANGE = 1e3  # largest plausible ratio of two depths in one image
 
 
 class DepthNetwork:
@@ -62,7 +62,7 @@ class DepthNetwork:
         if not torch.isfinite(raw).all():
             raise ModelError(
                 f"The depth network {type(self.model).__name__} returns values that are not finite. Its "
-                "weights are damaged, or do not belong to its configuration: get them again."
+                "weights are damaged, or do not belong to its configuration: fetch them again."
             )
         return normalise_depth(raw, self.near).cpu().numpy()
 

@@ -375,7 +375,7 @@ def save_decoder(decoder: nn.ModuleDict, control: Path) -> None:
 
 
 def load_decoder(unet: UNet2DConditionModel, control: Path) -> bool:
-    """Put the decoder that was saved with a ControlNet into a UNet, if there is one; says whether.
+    """Put the decoder that was saved with a ControlNet into a UNet, if there is one; returns whether.
 
     Raises:
         ModelError: the file is damaged or belongs to another base.

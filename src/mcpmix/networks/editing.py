@@ -1,6 +1,6 @@
-"""Editing images by instruction (InstructPix2Pix): another look for a frame, its layout kept.
+"""Editing images by instruction (InstructPix2Pix): another appearance of a frame in the same layout.
 
-The pipeline knows nothing of masks: DiffuseMix trains on its edits under the mask of the original.
+The pipeline does not see masks: DiffuseMix trains on its edits under the mask of the original.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class InstructEditor:
         self, folder: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
     ) -> None:
         try:
-            # The checker for nudity blackens frames of mucosa.
+            # The safety checker blackens frames of mucosa.
             pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
                 folder,
                 dtype=precision,

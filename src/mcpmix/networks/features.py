@@ -129,7 +129,7 @@ def load_small_features(folder: Path) -> SmallFeatures:
         model.load_state_dict({key: value.float() for key, value in weights.items()})
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise ModelError(
-            f"The feature network in {folder} is damaged: {error!s:.160}. Get it again."
+            f"The feature network in {folder} is damaged: {error!s:.160}. Fetch it again."
         ) from error
     return model
 

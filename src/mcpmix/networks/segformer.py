@@ -80,7 +80,7 @@ class Segformer(nn.Module):
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Silence transformers, which warns of a decoder that is meant to start anew."""
+    """Silence transformers, which warns about a decoder that is meant to be newly initialised."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

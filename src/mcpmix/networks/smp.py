@@ -74,7 +74,7 @@ def build_architecture(
         architecture: a class of segmentation_models_pytorch.
         variant: the encoder: a name of smp ("resnet18"), or "tu-" and a name of timm.
         weights: file or folder with the encoder's tensors (see `read_state`); every tensor of the encoder
-            must be in it, a classifier besides is ignored. None: from scratch.
+            must be in it; a classifier is ignored. None: from scratch.
 
     Raises:
         ConfigError: smp has no such encoder, or the architecture cannot use it.

@@ -156,7 +156,7 @@ def _place(
 ) -> tuple[tuple[float, float], float]:
     """Find a centre where a lesion of about this area fits the view and is not down the lumen.
 
-    The bound is a circle around the largest possible outline, so the whole lesion is visible for certain;
+    The bound is a circle around the largest possible outline, so the whole lesion is certainly visible;
     after every few failures the lesion shrinks and may come nearer to the lumen.
     """
     clearance = 0.35

@@ -1,4 +1,4 @@
-"""An audit as text, and as an HTML page that needs nothing but itself."""
+"""An audit as text, and as a self-contained HTML page."""
 
 import base64
 import html

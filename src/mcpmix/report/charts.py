@@ -52,7 +52,7 @@ _SPREAD = 0.5  # of a row, taken by the markers of all arms together
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as an `<svg>` element, its caption, and what it shows for those who do not see it."""
+    """A chart as an `<svg>` element, its caption, and a text alternative."""
 
     svg: str
     caption: str
@@ -74,7 +74,7 @@ class Section:
 def group_section(
     arms: Sequence[Arm], groups: Groups, reference: str | None, word: str, unseen: bool
 ) -> Section:
-    """DSC of each test group, and its difference to the reference, whose DSC gives the order of the rows.
+    """DSC of each test group, and its difference from the reference, whose DSC gives the order of the rows.
 
     Args:
         arms: to draw.
@@ -100,7 +100,7 @@ def group_section(
         charts.append(
             Chart(
                 group_chart("gains", rows, drawn, f"DSC minus that of {label} (points)", zero=True),
-                f"The same as a difference to {label} with the same seed; right of the line is ahead.",
+                f"The same as a difference from {label} with the same seed; right of the line is ahead.",
                 f"Dot plot of differences. {_ranges(drawn)}",
             )
         )

@@ -250,7 +250,7 @@ def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]],
     """Some training samples with their counterparts, one of each group in turn; and what they show."""
     if results.pairs is None:
         return [], (
-            "There is no bank of pairs: counterparts were made while training ran and not kept, or none were "
+            "There is no bank of pairs: counterparts were made during training and not kept, or none were "
             "needed."
         )
     train = {record.id: record for record in results.index.part("train")}

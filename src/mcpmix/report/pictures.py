@@ -35,7 +35,7 @@ _BANK = {  # pictures that synthesis draws, and what they show
 
 @dataclass(frozen=True)
 class Tile:
-    """A picture with contours, a caption, and what it shows for those who do not see it.
+    """A picture with contours, a caption and a text alternative.
 
     Attributes:
         uri: `data:` URI of the picture, perhaps reduced.
@@ -99,7 +99,7 @@ def shares(largest: float) -> list[float]:
 def strip(
     name: str, real: Pixels, mask: Pixels, counterparts: Sequence[Pixels], largest: float
 ) -> tuple[list[Tile], list[Tile]]:
-    """The way from a real image to its first counterpart under one mask, and all counterparts.
+    """The transition from a real image to its first counterpart under one mask, and all counterparts.
 
     Args:
         name: of the sample.

@@ -50,7 +50,7 @@ def comparison(table: Table, arm: str, groups: Mapping[str, float], word: str) -
 def caution(seeds: int) -> str:
     """What a reader should keep in mind about so many seeds; empty if they are enough."""
     if seeds == 1:
-        return "One seed says nothing about chance: train with more before believing a difference."
+        return "One seed says nothing about chance: train with more before you trust a difference."
     if seeds < _FEW_SEEDS:
         return (
             f"{seeds} seeds are few: the standard deviation is itself a rough estimate, and a difference of "
@@ -71,7 +71,7 @@ def basis(table: Table, groups: int, word: str) -> str:
     ]
     if table["reference"] is not None:
         parts.append(
-            "The best of each column is marked. Signed figures are differences to "
+            "The best of each column is marked. Signed figures are differences from "
             f"{label_of(table['reference'])} with the same seed."
         )
     return " ".join(parts)
@@ -111,4 +111,6 @@ def step_note(steps: Mapping[str, Sequence[int]], batch_size: int) -> str:
     listed = "; ".join(
         f"{label_of(arm)}: {', '.join(map(str, sorted(set(values))))}" for arm, values in steps.items()
     )
-    return f"The trainings differ in their optimiser steps, so the comparison is not fair. {listed}."
+    return (
+        f"The trainings differ in their numbers of optimiser steps, so the comparison is not fair. {listed}."
+    )

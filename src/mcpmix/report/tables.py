@@ -2,7 +2,7 @@
 
 A seed's value is its mean over the test images, or a metric of their pooled pixels. The spread is that of
 these values: how much a result depends on initial weights and the order of samples, not how much images
-differ. With one seed there is no spread, and none is made up.
+differ. With one seed no spread is given.
 
 A table is the content of table.json: plain values, None where undefined.
 """
@@ -57,7 +57,7 @@ class Cell(TypedDict):
     """One metric of one arm.
 
     `values` has the value of each seed; `scored` and `undefined` count defined and undefined values over
-    images and seeds; `best`: no other arm has a better mean; `delta`: difference to the reference with the
+    images and seeds; `best`: no other arm has a better mean; `delta`: difference from the reference with the
     same seed, None for the reference itself.
     """
 
@@ -145,7 +145,7 @@ def build_table(summaries: Mapping[Run, Summary], columns: Sequence[Column]) -> 
         DataError: there are no summaries, some lack a metric, or they are over different numbers of images.
     """
     if not summaries:
-        raise DataError("There is no evaluation to make a table of: run `mcpmix evaluate` first.")
+        raise DataError("No evaluation found for the table: run `mcpmix evaluate` first.")
     problems = [
         f"{arm} seed {seed}: no {metric['key']} in its summary"
         for (arm, seed), summary in summaries.items()
@@ -224,7 +224,7 @@ def _heading(metric: Column) -> str:
 def to_rows(table: Table, columns: Sequence[Column]) -> list[list[str]]:
     """Heading and rows as texts, for a terminal; the best mean of a column carries a star.
 
-    The last column is the difference to the reference in the last metric, if there is a reference.
+    The last column is the difference from the reference in the last metric, if there is a reference.
     """
     last = columns[-1]
     lines = [["arm", *map(_heading, columns), f"Δ {last['label']}"]]
@@ -236,7 +236,7 @@ def to_rows(table: Table, columns: Sequence[Column]) -> list[list[str]]:
 
 
 def to_markdown(table: Table, columns: Sequence[Column]) -> str:
-    """Two Markdown tables: the values with the best in bold, and the differences to the reference."""
+    """Two Markdown tables: the values with the best in bold, and the differences from the reference."""
     headings, rule = [*map(_heading, columns)], ["---", *["---:"] * len(columns)]
     values, deltas = [["", *headings], rule], []
     if table["reference"] is not None:

@@ -1,4 +1,4 @@
-"""What an arm of a configuration is: the artefacts it reads and the strategy it trains under."""
+"""What an arm of a configuration is: the artefacts it reads and the strategy it trains with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ def takes_edits(config: Config, arm: str) -> bool:
 
 
 def needs_generator(config: Config, arm: str) -> bool:
-    """Whether an arm trains on counterparts that the generator makes."""
+    """Whether an arm trains on counterparts from the generator."""
     return needs_pairs(arm) and not takes_edits(config, arm)
 
 
 def needs_pairs(arm: str) -> bool:
     """Whether a strategy trains on synthetic counterparts."""
-    return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` tells of unknown names
+    return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` reports unknown names
 
 
 _SCHEDULED = ("mcpmix-stepwise", "mcpmix-cosine")

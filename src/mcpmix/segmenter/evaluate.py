@@ -47,15 +47,15 @@ def run(
     runtime: Runtime,
     progress: Progress = SILENT,
 ) -> Artifact:
-    """Predict, write the masks, score them. A killed evaluation goes on after the last image it scored.
+    """Predict, write the masks, score them. A killed evaluation resumes after the last image it scored.
 
     Args:
         generator: the one whose pairs the segmenter saw, if any.
         search: what `search_leaks` returned. Networks that list other images than it knows are searched here.
 
     Raises:
-        DataError: the segmenter, the generator or its base has seen test images, or nearly the same ones; or
-            a test image is not what was indexed.
+        DataError: the segmenter, generator or base has seen test images or near-duplicates of them, or a
+            test image has changed since it was indexed.
     """
     index = DatasetIndex.read(dataset)
     records = index.part("test")
@@ -96,7 +96,7 @@ def search_leaks(config: Config, dataset: Artifact, *, with_generator: bool) -> 
     """Search the test images among all that the networks of a run will see, before hours of training.
 
     Raises:
-        DataError: some are among them, or nearly, and nobody has asked for such figures.
+        DataError: some of them, or near-duplicates, were seen, and the user has not asked for such figures.
     """
     index = DatasetIndex.read(dataset)
     seen = {"the segmenter": _trained_on(index)}
@@ -119,7 +119,7 @@ def _leaks(
     """Why the figures will be too good; an error unless the user asked for such figures by name."""
     # A split that is known to leak was asked for by its name, and every table says so.
     asked = config.evaluation.seen == "mark" or bool(dataset.manifest["counts"].get("leaks"))
-    remedy = " To score them nevertheless, with a mark in every table, set evaluation.seen=mark:"
+    remedy = " To score them anyway, with a mark in every table, set evaluation.seen=mark:"
     return leak_text(search, seen_by, refuse=not asked, remedy=remedy)
 
 
@@ -140,7 +140,7 @@ def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -
     image, truth = read_image(record.image), read_mask(record.mask)
     if problems := changed_files(record, image, truth):
         raise DataError(
-            f"{' '.join(problems)} Restore it, or delete the run's folder dataset to make the index again."
+            f"{' '.join(problems)} Restore it, or delete the run's folder dataset to rebuild the index."
         )
     prediction = predictor.predict(image) >= settings.threshold
     write_png(folder / _PREDICTIONS / f"{record.id}.png", prediction.astype(np.uint8) * np.uint8(255))

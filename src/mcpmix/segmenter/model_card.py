@@ -45,21 +45,21 @@ image = np.asarray(Image.open("image.png").convert("RGB"))
 probability = mcpmix.load_segmenter("path/to/this/folder").predict(image)
 ```
 
-`mcpmix predict FOLDER IMAGES --out MASKS` does it for a folder of images;
-`mcpmix export FOLDER --out model.onnx` makes a file that needs neither torch nor mcpmix.
+`mcpmix predict FOLDER IMAGES --out MASKS` does the same for a folder of images;
+`mcpmix export FOLDER --out model.onnx` writes a file that needs neither torch nor mcpmix.
 """
 
 _LIMITS = """\
 ## Intended use and limits
 
-For research on segmentation with few annotated images. It is not a medical device: nobody has shown that it
-is safe or useful in the care of patients, and it must not decide about any.
+For research on segmentation with few annotated images. It is not a medical device: it has not been
+shown to be safe or useful in the care of patients, and it must not be used for decisions about them.
 
-- It knows the images it was trained on (below). Other devices, hospitals, organs and kinds of lesion are
-  outside; test scores say nothing about them unless the test images came from there.
+- It knows only the images it was trained on (below). Test scores say nothing about other devices, hospitals,
+  organs and kinds of lesion unless the test images came from there.
 - It may mark something where there is no lesion, above all if all its training images showed one.
 - Its probabilities are not calibrated.
-- The checkpoint was chosen on the validation images, so the validation score flatters it.
+- The checkpoint was chosen on the validation images, so the validation score is too good.
 """
 
 
@@ -86,7 +86,7 @@ def write_scored_card(folder: Path, segmenter: Path, summary: Mapping[str, Mappi
     if not (segmenter / CARD).exists():
         return
     card = (segmenter / CARD).read_text(encoding="utf-8")
-    if _NO_SCORES not in card:  # somebody has rewritten it
+    if _NO_SCORES not in card:  # it was edited by hand
         card += f"\n## Scores on the test images\n\n{_NO_SCORES}"
     write_text(folder / CARD, card.replace(_NO_SCORES, "\n".join(_scores(summary)) + "\n"))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 _LARGEST_DIFFERENCE = 1e-3  # probabilities further apart are not rounding: the file is refused
-_MOST_IMAGES = 16  # to compare on: more would tell little and cost minutes
+_MOST_IMAGES = 16  # to compare on: more would add little and cost minutes
 _ONE = 2.0**22  # Pillow keeps the weights of 8-bit images as multiples of 1 / _ONE
 
 Input = Literal["uint8", "float32"]
@@ -163,7 +163,9 @@ def compare(
             expected = predictor.predict(image)
             pixels += expected.size
             flipped += int(np.count_nonzero((exported >= 0.5) != (expected >= 0.5)))
-            gaps = np.nan_to_num(np.abs(exported - expected), nan=1.0)  # not a number: as far off as can be
+            gaps = np.nan_to_num(
+                np.abs(exported - expected), nan=1.0
+            )  # not a number: the largest possible difference
             difference = max(difference, float(gaps.max()))
             advance()
     return Agreement(len(images), pixels, difference, flipped)
@@ -250,7 +252,7 @@ def _rounded(sums: Tensor) -> Tensor:
 
 
 def _weights(length: int, size: int) -> Tensor:
-    """What each of `length` pixels counts in each of `size` new ones: (size, length) whole numbers, float64.
+    """Weights of `length` pixels in each of `size` new ones: (size, length) whole numbers, float64.
 
     A triangle about the new pixel's centre, as wide as two pixels of the coarser grid. The operations are in
     Pillow's order.

@@ -53,7 +53,7 @@ class Predictor:
             (H, W) probabilities of lesion.
 
         Raises:
-            DataError: the image has another form; the message says how to convert it.
+            DataError: the image has another shape or type; the message says how to convert it.
         """
         _require_rgb(image)
         small = normalise(as_images(resize_image(image, self.size)[None], self.device))
@@ -187,7 +187,7 @@ def predict_files(
     if clear:
         few = ", ".join(clear[:3]) + (" ..." if len(clear) > 3 else "")
         who = "1 image has" if len(clear) == 1 else f"{len(clear)} images have"
-        progress.say(f"{who} an alpha channel ({few}): laid over black, as in training")
+        progress.say(f"{who} an alpha channel ({few}): composited over black, as in training")
     if problems:
         count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
         raise DataError(bullet_list(count, problems))
@@ -195,7 +195,7 @@ def predict_files(
 
 
 def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> None:
-    """Record whose results these are; refuse to mix them with others."""
+    """Record which segmenter and settings made the results; refuse to mix them with others."""
     file = out / _SETTINGS
     decisive = {"weights": predictor.fingerprint(), "threshold": threshold, "flips": flips}
     if not file.exists():

@@ -1,4 +1,4 @@
-"""Stage 3: one segmenter, trained under one strategy with one seed.
+"""Stage 3: one segmenter, trained with one strategy and one seed.
 
 Seeds are matched: the same seed gives every arm the same initial weights, the same order of samples and the
 same geometric augmentation.

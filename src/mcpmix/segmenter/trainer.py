@@ -236,7 +236,7 @@ class Trainer:
     def _validate(self, epoch: int) -> dict[str, float]:
         """Region metrics on the validation split; keeps the weights if they are the best so far.
 
-        One validation of few images goes up and down by chance: weights are judged by the mean of this
+        A single validation on few images fluctuates by chance: weights are judged by the mean of this
         validation and, with falling weight, those before it.
         """
         self.network.eval()
@@ -304,6 +304,6 @@ def recent_mean(values: Sequence[float], momentum: float) -> float:
 
 
 def _gate(row: Mapping[str, Any]) -> float:
-    """What the pairs of an epoch were worth: s * rho at its end, 1 for strategies that log neither."""
+    """How much the pairs of an epoch counted: s * rho at its end, 1 for strategies that log neither."""
     s, rho = (row.get(f"{name}_end", row.get(name, 1.0)) for name in ("s", "rho"))
     return float(s) * float(rho)

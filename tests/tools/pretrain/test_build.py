@@ -69,7 +69,7 @@ def test_build_trains_goes_on_and_keeps_its_corpus(pretrain, tmp_path):
     done = pretrain(*arguments, "--steps", 2)
     assert done.code == 0, done.err
     assert "phantom frames: 32 to do" not in done.out
-    assert "features: going on at 2/2" in done.out
+    assert "features: resuming at 2/2" in done.out
     done = pretrain(*arguments, "--steps", 2, "--corpus", 40)
     assert done.code == 5
     assert "corpus of 32 frames, not of 40" in done.err

@@ -47,7 +47,7 @@ def test_files_and_table(analyse, tmp_path):
     ("arguments", "text"),
     [
         (("--strategies", "full-sup,cutmx"), "no strategy 'cutmx'; known: full-sup, "),
-        (("--strategies", " , "), "--strategies names none; expected names with commas between"),
+        (("--strategies", " , "), "--strategies is empty; expected names separated by commas"),
         (
             ("--strategies", "full-sup", "--epochs", "1"),
             "'--epochs': Input should be greater than or equal to 4",

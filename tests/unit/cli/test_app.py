@@ -95,7 +95,7 @@ def test_interruption_says_how_to_go_on(mcpmix, monkeypatch, tmp_path):
     fail_with(monkeypatch, KeyboardInterrupt())
     done = mcpmix("data", "phantom", "--sheet", tmp_path / "sheet.png")
     assert done.code == 130
-    assert done.err.strip() == "stopped; run the same command again to go on"
+    assert done.err.strip() == "stopped; run the same command again to resume"
 
 
 def test_unexpected_errors_show_where_they_come_from(mcpmix, monkeypatch, tmp_path):

@@ -92,7 +92,7 @@ def test_weights_to_start_from_that_cannot_be_used(mcpmix, config, run_folder, t
 
 
 def make_alike(folder):
-    """The first frame of every patient shows nearly the same."""
+    """The first frame of every patient is a near-duplicate."""
     frames = sorted((folder / "images").glob("*_f00.png"))
     shown = np.asarray(Image.open(frames[0])).astype(int)
     for step, path in enumerate(frames):
@@ -104,7 +104,7 @@ def test_test_images_that_training_would_see_are_named_before_it_begins(
 ):
     make_alike(phantom_folder)
     message = error_of(mcpmix("evaluate", config, *SHORT), 3)
-    assert "1 of 2 test images were seen in training, or show nearly the same" in message
+    assert "1 of 2 test images were seen in training, or are near-duplicates" in message
     assert "_f00 ~ p0" in message
     assert ", seen by the segmenter" in message
     assert "set evaluation.seen=mark" in message
@@ -116,7 +116,7 @@ def test_such_images_are_scored_on_demand_and_every_table_says_so(mcpmix, config
     make_alike(phantom_folder)
     done = mcpmix("report", config, *SHORT, "evaluation.seen=mark")
     assert done.code == 0, done.err
-    why = "1 of 2 test images were seen by the segmenter, or show nearly the same as an image that was"
+    why = "1 of 2 test images were seen by the segmenter, or are near-duplicates of an image that was"
     assert f"the split of this table leaks ({why})" in done.out
     assert json.loads((run_folder / "report" / "table.json").read_text())["leaks"] == why
     for name in ("table.md", "report.html"):

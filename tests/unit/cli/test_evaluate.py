@@ -25,7 +25,7 @@ def test_masks_of_any_tool(mcpmix, folders):
     assert row[1:4] == ["50.00", "±", "0.00"]
     row = next(line.split() for line in done.out.splitlines() if line.split()[:1] == ["dsc"])
     assert row[1] == "66.67"
-    assert "As other evaluations would put it" in done.out
+    assert "As other evaluations would report it" in done.out
     assert (folders / "scores" / "summary.json").exists()
 
 

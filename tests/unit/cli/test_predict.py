@@ -31,7 +31,7 @@ def test_predict_a_folder_and_again(mcpmix, segmenter, phantom_folder, tmp_path)
     times = [file.stat().st_mtime_ns for file in files]
     files[3].unlink()
     done = mcpmix(*arguments)
-    assert "predict: going on at 7/8" in done.out
+    assert "predict: resuming at 7/8" in done.out
     assert "1 image segmented, 7 were there already" in done.out
     again = [file.stat().st_mtime_ns for file in files]
     assert [old == new for old, new in zip(times, again, strict=True)] == [True] * 3 + [False] + [True] * 4
@@ -74,7 +74,7 @@ def test_a_fourth_channel_is_told(mcpmix, segmenter, tmp_path):
     Image.fromarray(np.full((20, 30, 4), 200, np.uint8)).save(image)
     done = mcpmix("predict", segmenter, image, "--out", tmp_path / "out", "--device", "cpu")
     assert done.code == 0, done.err
-    text = "1 image has an alpha channel (a.png): laid over black, as in training"
+    text = "1 image has an alpha channel (a.png): composited over black, as in training"
     assert text in (done.out + done.err).replace("\n", " ")
 
 
@@ -85,7 +85,7 @@ def test_a_run_is_exported_and_the_difference_printed(mcpmix, segmenter, phantom
     file = tmp_path / "out" / "model.onnx"
     done = mcpmix("export", tmp_path, "--out", file, "--verify", phantom_folder / "images")
     assert done.code == 0, done.err
-    assert f"made of {segmenter}" in done.out
+    assert f"exported from {segmenter}" in done.out
     assert "on 8 images: probabilities differ by at most " in done.out
     assert f"masks in 0 of {8 * 32 * 32} pixels" in done.out
     assert file.stat().st_size > 1e6

@@ -68,7 +68,7 @@ def test_init_names_the_suffix_and_warns_without_groups(mcpmix, phantom_folder, 
         "init", tmp_path / "s", "--images", phantom_folder / "images", "--masks", phantom_folder / "masks"
     )
     assert "masks are named IMAGE_mask" in done.out
-    assert "every image is its own group" in done.out
+    assert "each image is its own group" in done.out
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -48,7 +48,7 @@ def test_time_left_of_a_resumed_task_goes_by_this_runs_pace():
         advance(10)
     # 10 steps in 10 seconds, 40 to go; the 50 of the earlier run took no time of this one.
     assert lines == [
-        "train: going on at 50/100",
+        "train: resuming at 50/100",
         "train: 60/100 (60 %), 0:00:10 gone, about 0:00:40 left",
         "train: stopped at 60/100 after 0:00:10",
     ]

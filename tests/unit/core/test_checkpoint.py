@@ -173,7 +173,7 @@ class TestDamage:
 
         with pytest.raises(
             ModelError,
-            match=r"Cannot read the checkpoint .*checkpoint\.safetensors: .*Delete it to start anew\.",
+            match=r"Cannot read the checkpoint .*checkpoint\.safetensors: .*Delete it to start over\.",
         ):
             load_state(path)
 
@@ -369,7 +369,7 @@ def test_a_damaged_checkpoint_is_named_before_any_step(tmp_path):
     job = Job(tmp_path)
     job.checkpoint.write_bytes(b"damaged")
 
-    with pytest.raises(ModelError, match=r"Cannot read the checkpoint .*Delete it to start anew"):
+    with pytest.raises(ModelError, match=r"Cannot read the checkpoint .*Delete it to start over"):
         job.run()
     assert job.seen == []
 

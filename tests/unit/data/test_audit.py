@@ -123,8 +123,8 @@ def test_oddities_that_the_reader_puts_right(pair):
     ]
     Image.fromarray(scene(5)).save(samples[4].image, format="JPEG")
     findings = found(samples)
-    for text, name in (("camera's turn", "turned"), ("transparency", "clear"), ("palettes", "table"),
-                       ("spaces or letters", "söme name"), ("ending names another", "liar")):  # fmt: skip
+    for text, name in (("EXIF orientation", "turned"), ("transparency", "clear"), ("palettes", "table"),
+                       ("contain spaces", "söme name"), ("extension does not match", "liar")):  # fmt: skip
         assert only(findings, text).ids == (name,)
 
 
@@ -133,7 +133,7 @@ def test_writing_in_a_corner_but_not_a_bright_spot(pair):
     ImageDraw.Draw(written).text((2, 4), "Name 12\n2019-01", fill="white")
     ImageDraw.Draw(spot).ellipse((5, 5, 18, 18), fill="white")
     samples = [pair("written", image=written), pair("spot", image=spot)]
-    assert only(found(samples), "seems to hold writing").ids == ("written",)
+    assert only(found(samples), "seems to contain text").ids == ("written",)
 
 
 # --- masks -------------------------------------------------------------------------------------------------

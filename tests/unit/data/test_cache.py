@@ -1,4 +1,4 @@
-"""The decoded cache: made once, shared, checked, written anew if it is damaged."""
+"""The decoded cache: made once, shared, checked, rewritten if it is damaged."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ def test_lost_and_changed_files_are_all_named(records):
         load_arrays(records, 5)
     assert str(caught.value).split("\n") == [
         "The data set is no longer what its index says. Restore the files, or delete the run's folder "
-        "dataset to make the index again:",
+        "dataset to rebuild the index:",
         f"  - {records[0].image} does not exist. Check the path, or restore the file.",
         f"  - {records[1].mask} has changed since it was indexed.",
         f"  - {records[2].image} has changed since it was indexed.",

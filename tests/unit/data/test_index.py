@@ -117,7 +117,7 @@ def test_damaged_file(tmp_path, content):
     with pytest.raises(DataError) as caught:
         DatasetIndex.read(tmp_path)
     assert str(caught.value).startswith(f"{path} is not an index of a data set (")
-    assert str(caught.value).endswith("). Delete its folder to make it again.")
+    assert str(caught.value).endswith("). Delete its folder to rebuild it.")
 
 
 def test_missing_file(tmp_path):

@@ -103,14 +103,14 @@ def test_the_message_names_all_images_and_who_saw_them():
     with pytest.raises(DataError) as caught:
         leak_text(LeakSearch(held), seen_by, refuse=True, remedy=" Or say so:")
     head, *lines = str(caught.value).split("\n")
-    assert head.startswith("2 of 3 test images were seen in training, or show nearly the same")
+    assert head.startswith("2 of 3 test images were seen in training, or are near-duplicates")
     assert head.endswith(" Or say so:")
     assert lines[0] == "  - t1 = a, seen by the segmenter and the generator"
     assert lines[1].startswith("  - t2 ~ b (")
     assert lines[1].endswith(", seen by the generator")
     assert len(lines) == 2
     assert leak_text(LeakSearch(held), seen_by, refuse=False) == (
-        "2 of 3 test images were seen by the segmenter and the generator, or show nearly the same as an "
+        "2 of 3 test images were seen by the segmenter and the generator, or are near-duplicates of an "
         "image that was"
     )
     assert leak_text(LeakSearch(held[2:]), seen_by, refuse=True) == ""

@@ -81,7 +81,7 @@ def test_every_kind_of_dirt(dirty, tmp_path):
     changes = repair(inspect_all(dirty.samples), dirty, tmp_path / "repaired")
     assert state(tmp_path / "source") == before
     expected = {
-        "alpha": ["image: transparency is laid over black and dropped"],
+        "alpha": ["image: transparency is composited over black"],
         "clean": [],
         "copy": [],
         "exif": ["image: metadata is removed"],
@@ -91,7 +91,7 @@ def test_every_kind_of_dirt(dirty, tmp_path):
         "ones": ["mask: 2 levels become 0 and 255"],
         "palette": ["image: the palette is replaced by its colours"],
         "text": ["image: metadata is removed"],
-        "turned": ["image: the camera's turn is applied", "image: metadata is removed",
+        "turned": ["image: the EXIF orientation is applied", "image: metadata is removed",
                    "image: stored as PNG, was JPEG"],
     }  # fmt: skip
     for name, texts in expected.items():

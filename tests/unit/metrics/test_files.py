@@ -65,7 +65,7 @@ class TestOtherFiles:
             DataError, match=r"a\.jpg must be a hard mask, but is a mask blurred by JPEG"
         ) as error:
             read_mask(path)
-        assert "name one (threshold=0.5)" in str(error.value)
+        assert "give one (threshold=0.5)" in str(error.value)
 
     def test_a_jpeg_mask_with_a_threshold_is_the_mask(self, save):
         mask, altered = read_mask(save("a.jpg", quality=60), threshold=0.5)

@@ -54,7 +54,7 @@ def test_other_values_are_refused_and_shown(values, words):
 
 
 def test_soft_maps_are_told_how_to_threshold():
-    with pytest.raises(DataError, match="No threshold is applied in silence"):
+    with pytest.raises(DataError, match="No threshold is applied silently"):
         as_mask(np.full((2, 2), 0.5))
 
 

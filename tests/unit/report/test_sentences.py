@@ -68,7 +68,7 @@ def test_basis_counts_images_groups_and_seeds():
         "Each figure is the mean over 4 test images of 2 patients, then mean ± standard deviation over 2 "
         "seeds."
     )
-    assert "differences to Full-Sup" in text
+    assert "differences from Full-Sup" in text
     assert "for one seed" in basis(table_of([60.0], []), 2, "groups")
     assert "differences" not in basis(table_of([60.0], []), 2, "groups")
 

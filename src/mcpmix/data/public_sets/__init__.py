@@ -44,7 +44,7 @@ def load(name: str, root: Path, progress: Progress = SILENT) -> Collection:
     Args:
         name: one of `entries()`.
         root: the folder that the archive unpacks to; the folder that holds it; the archive itself; or the
-            folder that holds the archives as they are published. Archives are unpacked beside themselves.
+            folder that holds the archives as they are published. Archives are unpacked next to themselves.
 
     Raises:
         ConfigError: no data set has this name.
