@@ -1,4 +1,4 @@
-"""The sections of a configuration. A default stands here and nowhere else.
+"""The sections of a configuration. Defaults are defined here and nowhere else.
 
 `mcpmix init` writes the text below each field as its comment.
 """
@@ -42,7 +42,7 @@ class PhantomConfig(Section):
 
 
 class SplitConfig(Section):
-    """Which samples are for training, validation and test. A group is never cut."""
+    """Which samples are for training, validation and test. A group is never split."""
 
     file: Path | None = None
     """JSON with lists of ids under train, validation and test; overrides all below."""
@@ -149,11 +149,11 @@ class GeneratorValidationConfig(Section):
     every: NaturalInt = 0
     """Steps between two validations; 0: none."""
     images: PositiveInt = 8
-    """Held-out samples that are validated on."""
+    """Held-out samples used for validation."""
     best_by: Literal["loss", "alignment"] = "loss"
-    """What makes the best checkpoint: the lowest validation loss or the highest alignment."""
+    """How the best checkpoint is chosen: by the lowest validation loss or the highest alignment."""
     use: Literal["last", "best"] = "last"
-    """Which checkpoint makes the counterparts; the other one is kept too."""
+    """Which checkpoint generates the counterparts; the other one is kept too."""
 
     @model_validator(mode="after")
     def _best_is_known(self) -> Self:
@@ -172,7 +172,7 @@ class FinetuneConfig(Section):
     batch_size: PositiveInt = 16
     """Images of one pass of one process; a step takes batch_size * accumulation * processes of them."""
     accumulation: PositiveInt = 1
-    """Passes whose gradients are added up before a step: large batches in little memory."""
+    """Passes whose gradients are accumulated before a step: large batches in little memory."""
     processes: PositiveInt = 1
     """Processes that share a step, started with torchrun; another number of processes is refused."""
     gradient_checkpointing: bool = False
@@ -181,7 +181,7 @@ class FinetuneConfig(Section):
     """adamw-8bit keeps the moments in 8 bits and needs the package bitsandbytes."""
     learning_rate: PositiveFloat = 1e-3
     unlock_decoder: bool = False
-    """Whether the decoder of the base's UNet trains too: for images unlike all that the base has seen."""
+    """Whether the decoder of the base's UNet trains too: for images unlike anything the base has seen."""
     decoder_learning_rate: PositiveFloat = 1e-5
     """Learning rate of the unlocked decoder."""
     warmup_steps: NaturalInt = 25

@@ -41,7 +41,7 @@ class Boundary:
     of weight 1, prediction minus target. They are taken after the first quarter of the epochs.
 
     Attributes:
-        flips: percent of changes from one epoch to the next, over pixels, in which the gradient's sign turns.
+        flips: percent of steps from one epoch to the next, over pixels, in which the gradient changes sign.
         mean: mean over pixels of the absolute value of the mean over epochs: what stays of the pull.
         variance: mean over pixels of the variance over epochs.
         noise_to_signal: root of the variance over the mean.
@@ -100,7 +100,7 @@ def analyse(
 
 def _measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Runtime) -> Boundary:
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.iterdir():  # a training cannot be continued: half a record is none
+    for old in folder.iterdir():  # a training is not resumed: half a record is useless
         old.unlink()
     trainer = Trainer(config, inputs, arm, config.train.seeds[0], folder, runtime)
     recorder = Recorder(dict(zip(trainer.train.ids, trainer.train.masks, strict=True)))

@@ -135,7 +135,7 @@ def make_split(
 
     Raises:
         ConfigError: the data has no split of this name.
-        DataError: the split does not fit the data, or cuts a group without being known for it.
+        DataError: the split does not fit the data, or separates a group and is not a split known to do so.
     """
     samples, name = collection.samples, settings.method
     if settings.file is not None:

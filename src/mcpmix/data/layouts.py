@@ -41,7 +41,7 @@ class Collection:
         splits: by the name of the split (`official`, `pranet`), the part of each id: train, validation or
             test. Ids without a part are left out of that split.
         leaks: by the name of a split that puts a group into two parts, why it is offered anyway and
-            what that means. Other splits may not cut a group.
+            what that means. Other splits may not separate a group.
         grouped: what a group is (`patient`, `video sequence`); empty if each image is its own.
     """
 

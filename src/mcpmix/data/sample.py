@@ -19,7 +19,7 @@ from mcpmix.core.pixels import ENDINGS, Pixels, list_images
 
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 _KINDS = "PNG, JPEG, TIFF or BMP"
-_LESION = 128  # grey level from which on a pixel is lesion
+_LESION = 128  # grey level from which a pixel is lesion
 _TIFF_MAGIC = (b"II*\0", b"MM\0*")
 _PLAIN_TIFFS = ((8, 1, 1, 1), (8, 3, 1, 1))  # bits, channels, unsigned, interleaved
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
@@ -33,7 +33,7 @@ class Sample:
     id: str  # unique within the data set; the stem of the image file, unless a table names another
     image: Path
     mask: Path
-    group: str  # patient, lesion or video sequence; splits never cut a group
+    group: str  # patient, lesion or video sequence; splits never separate a group
     source: str  # name of the data set
 
 

@@ -55,8 +55,8 @@ def group_split(samples: Sequence[Sample], validation: float, test: float, seed:
     if len(names) < len(PARTS):
         raise DataError(
             f"The {len(samples)} samples belong to {len(names)} group(s): {', '.join(names) or 'none'}. "
-            "Expected at least 3, one each for train, validation and test, because groups are never cut: add "
-            "patients, or give a split file."
+            "Expected at least 3, one each for train, validation and test, because groups are never split: "
+            "add patients, or give a split file."
         )
     held, tested = max(1, round(len(names) * validation)), max(1, round(len(names) * test))
     while held + tested >= len(names):  # at least one group is left for training
@@ -74,7 +74,7 @@ def group_split(samples: Sequence[Sample], validation: float, test: float, seed:
 def stratified_split(
     samples: Sequence[Sample], areas: Mapping[str, float], validation: float, test: float, seed: int
 ) -> Split:
-    """Deal whole groups to the three parts so that images and sizes of lesions are shared out evenly.
+    """Deal whole groups to the three parts so that images and sizes of lesions are balanced.
 
     Unlike `group_split`, the shares are shares of the images. The order of `samples` does not matter.
 
@@ -135,7 +135,7 @@ def _deal(
     if len(members) < len(shares):
         raise DataError(
             f"The {len(samples)} samples belong to {len(members)} group(s). Expected at least {len(shares)}, "
-            "one for each part, because groups are never cut: add patients, or ask for fewer parts."
+            "one for each part, because groups are never split: add patients, or ask for fewer parts."
         )
     # Ranks rather than quantiles of the values: equal numbers in each quarter, also where areas repeat.
     ids = sorted(name for group in members.values() for name in group)
@@ -212,7 +212,7 @@ def cut_groups(parts: Mapping[str, Iterable[str]], group_of: Mapping[str, str]) 
     for group, found in members.items():
         if len(found) > 1:
             where = "; ".join(f"{part}: {', '.join(ids)}" for part, ids in found.items())
-            yield f"group {group} is cut ({where}). Put all of its samples into one part."
+            yield f"group {group} is split ({where}). Put all of its samples into one part."
 
 
 def read_lists(path: Path) -> dict[str, list[str]]:
@@ -254,7 +254,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not fits:
         found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
         raise DataError(
-            f"The split file {path} has another form (found: {found or 'nothing'}). Expected "
+            f"The split file {path} has the wrong structure (found: {found or 'nothing'}). Expected "
             '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
         )
     return content

@@ -54,12 +54,12 @@ def run(
     runtime: Runtime,
     progress: Progress = SILENT,
 ) -> Artifact:
-    """Make the counterparts that are missing; in a finished bank, repair those that are damaged or missing.
+    """Generate missing counterparts; in a finished bank, repair those that are damaged or missing.
 
     Without a judge, all are admitted.
 
     Raises:
-        StorageError: the ledger was changed, or a repaired image does not come out as it was.
+        StorageError: the ledger was changed, or a repaired image differs from its digest.
     """
     inputs = config, dataset, depth, generator, runtime
     stage_key = key(config, generator, judge)

@@ -35,7 +35,7 @@ BEST, LAST = f"{CONTROLNET}-best", f"{CONTROLNET}-last"
 _STEP = "step.json"
 # Not those of the synthesis: changing them should not require a new training.
 _SAMPLING = SamplingSettings(steps=12, guidance=2.0, mask_guidance=1.0, strength=1.0)
-_BUCKETS = 5  # ranges of timesteps whose loss is logged apart
+_BUCKETS = 5  # ranges of timesteps whose loss is logged separately
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Validator:
                 write_json(place / _STEP, {"step": step})
 
     def save_result(self) -> dict[str, Any]:
-        """Put the weights to be used where the synthesis looks for them; returns facts for the manifest."""
+        """Save the weights to be used where the synthesis reads them; returns facts for the manifest."""
         if self.settings.use == "last":
             self.networks.save(self.folder / CONTROLNET)
         else:
@@ -197,7 +197,7 @@ class Validator:
     def _alignment(self, own: Tensor, other: Tensor) -> float:
         """Mean score of all images; by a judge, its Dice as the admission to the bank asks for it.
 
-        Validation masks belong to groups that no network of the judge has seen, so all of them are asked.
+        Validation masks belong to groups that no network of the judge has seen, so all of them score.
         """
         masks, others = self.held_out.masks, self.held_out.other_masks
         if self.judge is None:

@@ -1,4 +1,4 @@
-"""Processes that make counterparts while the segmenter trains.
+"""Processes that generate counterparts while the segmenter trains.
 
 Neither a torch DataLoader nor a ProcessPoolExecutor does this. A DataLoader has to know its whole order
 before it starts and restarts with every epoch, while the images of the next epoch are made during this one,
@@ -49,7 +49,7 @@ class Maker(Protocol):
 def make_filled(maker: Maker, requests: Sequence[Request], batch_size: int) -> Pixels:
     """Make 1 to `batch_size` counterparts, B,S,S,3 uint8, always computed as a full batch.
 
-    A short batch is filled up with its last request. Networks round differently at different batch sizes, but
+    A short batch is padded with its last request. Networks round differently at different batch sizes, but
     at one size an image's bits do not depend on its place or its neighbours. So whatever is made here can be
     repeated alone, bit for bit.
     """
@@ -59,7 +59,7 @@ def make_filled(maker: Maker, requests: Sequence[Request], batch_size: int) -> P
 
 @final
 class WorkerPool:
-    """Spawned processes, each with a generator of its own.
+    """Spawned processes, each with its own generator.
 
     Interrupts (Ctrl-C) are the parent's business: workers do not hear them, and the parent ends the workers
     in `close`. If the parent is killed, they end by themselves.
@@ -112,7 +112,7 @@ class WorkerPool:
         return list(answer)
 
     def close(self) -> None:
-        """End all workers at once, also in the middle of an image; can be called twice."""
+        """Stop all workers at once, even in the middle of an image; can be called twice."""
         for process in self.processes:
             process.kill()
             process.join()
@@ -143,7 +143,7 @@ def _work(pipe: Connection, payload: bytes, batch_size: int) -> None:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back; processes started here never see it, from their first moment on."""
+    """Block Ctrl-C: processes started here never receive it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

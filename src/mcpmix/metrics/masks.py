@@ -19,7 +19,7 @@ def as_mask(array: npt.ArrayLike, name: str = "mask") -> Mask:
 
     Args:
         array: (H, W).
-        name: how error messages call it.
+        name: for error messages.
 
     Raises:
         DataError: anything else: other shapes, soft maps, blurred masks, NaN.

@@ -81,7 +81,7 @@ class FolderOptions:
         ]
         problems = [f"{text}, but is {value!r}" for good, text, value in checks if not good]
         if problems:
-            raise ConfigError(bullet_list("The evaluation of folders is set up wrongly:", problems))
+            raise ConfigError(bullet_list("Wrong settings for scoring a folder:", problems))
 
 
 _OWN_FILES = {"images.csv", "against.csv", "summary.json", "worst"}
@@ -291,7 +291,7 @@ def draw_case(
     image: npt.NDArray[np.uint8] | None = None,
     caption: str = "",
 ) -> "Image.Image":
-    """Paint found pixels light, missed ones orange and invented ones blue, over the image or over black.
+    """Paint true positives light, misses orange and false positives blue, over the image or over black.
 
     Truth and prediction are (H, W) hard masks, the image is (H, W, 3); the caption is a line of text below.
     """

@@ -1,4 +1,4 @@
-"""Aggregates over images that say over how many, intervals, and paired tests between two methods."""
+"""Aggregates over images with their counts, intervals, and paired tests between two methods."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -200,7 +200,7 @@ def compare_methods(
 
 
 def _signed_rank(differences: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Two-sided p-value and rank-biserial correlation; images without difference have no sign and are out."""
+    """Two-sided p-value and rank-biserial correlation; images without difference are left out."""
     if differences.size == 0:
         return math.nan, math.nan
     moved = differences[differences != 0]

@@ -1,4 +1,4 @@
-"""The whole suite of the paper for one pair of masks."""
+"""All metrics of the paper for one pair of masks."""
 
 import math
 from collections.abc import Sequence

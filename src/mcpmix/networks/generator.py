@@ -106,7 +106,7 @@ class Generator:
     def _guides(
         self, prompts: Sequence[str], condition: Tensor, guidance: float, mask_guidance: float
     ) -> tuple[tuple[float, ...], Tensor, Tensor]:
-        """What is asked in each step, and how the answers are weighted.
+        """The passes of each step, and how their predictions are weighted.
 
         The answer with everything, moved away from the answer without text by `guidance` and from the answer
         without mask by `mask_guidance`: a weighted sum whose weights add up to 1.
@@ -134,7 +134,7 @@ class Generator:
     def _predict(
         self, latents: Tensor, t: Tensor, weights: Sequence[float], text: Tensor, condition: Tensor
     ) -> Tensor:
-        """The UNet's answer, guided; all that is asked goes through the networks as one batch."""
+        """The UNet's guided prediction; all passes go through the networks as one batch."""
         inputs = latents.repeat(len(weights), 1, 1, 1)
         down, middle = self.control(inputs, t, text, condition, return_dict=False)
         prediction: Tensor = self.base.unet(
@@ -150,7 +150,7 @@ class Generator:
 
 
 class _Known(nn.Module):
-    """Returns an answer that is known already."""
+    """Returns a result that is already known."""
 
     def __init__(self, answer: Tensor) -> None:
         super().__init__()

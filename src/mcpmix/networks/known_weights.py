@@ -1,4 +1,4 @@
-"""Weights that a configuration may name: which there are, under which terms, and whether they are here."""
+"""Weights that a configuration may name: size, licence, and whether they are on this machine."""
 
 from mcpmix.networks.weight_files import (
     EMBEDDED,

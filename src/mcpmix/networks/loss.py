@@ -60,7 +60,7 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
 
 def input_gradient(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of the summed loss at the images: what the network looks at.
+    """The gradient of the summed loss at the images.
 
     The network is in evaluation mode meanwhile, so that neither dropout nor batch statistics are touched,
     and the gradients of its parameters are neither computed nor changed.

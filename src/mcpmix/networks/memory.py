@@ -1,4 +1,4 @@
-"""What a step needs in memory, without weights and without that memory.
+"""Plans the memory of a step without weights and without using that memory.
 
 Networks are built from their configurations alone and run on torch's fake tensors, which have shapes and no
 numbers; `Footprint` counts their live bytes. torch's own `MemTracker` would do this too, but it hooks every
@@ -108,7 +108,7 @@ def finetune_plan(
     optimiser: str,
     unlock_decoder: bool = False,
 ) -> dict[str, float]:
-    """Bytes of the fine-tuning at its peak: frozen UNet, ControlNet in training; the others have left.
+    """Bytes of the fine-tuning at its peak: frozen UNet, ControlNet in training; no other network.
 
     Args:
         precision: of passes and of frozen weights; trained weights are float32.
@@ -252,7 +252,7 @@ def _predict(unet: UNet2DConditionModel, control: ControlNetModel, inputs: tuple
 
 
 def _backward_peak(learning: nn.Module, forward: Callable[[], Tensor]) -> int:
-    """Bytes at the peak of a step; gradients of weights go as soon as they are there: counted elsewhere."""
+    """Bytes at the peak of a step; gradients of weights are freed at once: they are counted elsewhere."""
     for parameter in learning.parameters():
         parameter.register_post_accumulate_grad_hook(lambda done: setattr(done, "grad", None))
     with Footprint() as footprint:

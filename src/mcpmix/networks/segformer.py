@@ -1,8 +1,8 @@
 """SegFormer, and whether a folder of weights is one that it can start from.
 
-transformers itself takes a folder of any other network too: it starts the tensors that it misses at random,
-and so would train from scratch under the name of pretrained weights. So folders are checked first, from the
-heads of their files.
+transformers also accepts a folder of any other network: it initialises missing tensors at random, and so
+would train from scratch under the name of pretrained weights. Folders are therefore checked first, from the
+headers of their files.
 """
 
 import json
@@ -54,7 +54,7 @@ class Segformer(nn.Module):
         depths, widths, decoder = _SEGFORMER[variant]
         narrow = variant == "nano"
         config = SegformerConfig(
-            # From the usual 0.02, made for wide layers, a narrow network learns nothing for long.
+            # With the usual 0.02, meant for wide layers, a narrow network long learns nothing.
             initializer_range=0.1 if narrow else 0.02,
             drop_path_rate=0.0 if narrow else 0.1,
             depths=depths,

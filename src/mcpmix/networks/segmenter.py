@@ -149,7 +149,7 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         if folder.is_file() and (folder.suffix in _PICKLES or _is_pickle(folder)):
-            what = "is a pickle, which can run code of its maker when it is opened, and is not read"
+            what = "is a pickle, which can run code when it is opened, and is not read"
         raise ModelError(f"{folder} {what}. {_EXPECTED}.")
     missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
     if missing:
@@ -160,7 +160,7 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     path, name, variant = folder / _WEIGHTS, description["name"], description["variant"]
     if _is_pickle(path):
         raise ModelError(
-            f"{path} is a pickle under another name, which can run code of its maker when it is opened, and "
+            f"{path} is a pickle under another name, which can run code when it is opened, and "
             "is not read. Ask for the weights as safetensors."
         )
     try:
@@ -171,7 +171,7 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
             "the sizes."
         ) from error
     network = build_segmenter(name, variant)
-    load_matching(network, state, f"{path} is not of a {name} {variant}, which {_CONFIG} beside it names:")
+    load_matching(network, state, f"{path} is not of a {name} {variant}, which {_CONFIG} next to it names:")
     return network.eval(), description
 
 

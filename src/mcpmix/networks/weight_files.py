@@ -70,7 +70,7 @@ def embedded_folder(part: str) -> Path:
     if not folder.is_dir():
         raise ModelError(
             f"The embedded {part} weights are missing from this installation ({folder}). Install the package "
-            "from a full checkout, or make them there with `python -m tools.pretrain`."
+            "from a full checkout, or build them there with `python -m tools.pretrain`."
         )
     return folder
 
@@ -152,7 +152,7 @@ def verify_pin(name: str, path: Path, pin: str) -> None:
     if found != pin:
         raise ModelError(
             f"{name}: the weights at {path} are not the pinned ones.\n  expected sha256:{pin}\n"
-            f"  found    sha256:{found}\nGet the right files, or change the pin if you trust these."
+            f"  found    sha256:{found}\nFetch the right files, or change the pin if you trust these."
         )
 
 
@@ -196,7 +196,7 @@ def _refuse_pickles(name: str, folder: Path) -> None:
         kind = "StableDiffusionPipeline" if (folder / "model_index.json").exists() else "the model's class"
         raise ModelError(
             f"{name}: {folder} holds weights as pickles only ({', '.join(map(str, pickles))}). A pickle can "
-            "run any code when it is loaded, so it is refused. Get the safetensors files of the same model, "
+            "run any code when it is loaded, so it is refused. Fetch safetensors files of the same model, "
             f"or convert it on a machine where that risk is acceptable: load it with {kind}."
             "from_pretrained(folder, use_safetensors=False) and write it with save_pretrained(new_folder)."
         )

@@ -228,7 +228,7 @@ def test_a_published_split_without_validation_gets_one_by_whole_groups(twelve):
 
 def test_a_cut_group_is_refused_unless_the_split_is_known_for_it(twelve):
     parts = {sample.id: ("train", "validation", "test")[number % 3] for number, sample in enumerate(twelve)}
-    with pytest.raises(DataError, match=r"group g0 is cut \(train: s0; validation: s1\)"):
+    with pytest.raises(DataError, match=r"group g0 is split \(train: s0; validation: s1\)"):
         make_split(Collection(twelve, {"official": parts}), SplitConfig(method="official"), 0)
     known = Collection(twelve, {"old": parts}, leaks={"old": "frames of one video"})
     planned = make_split(known, SplitConfig(method="old"), 0)

@@ -77,7 +77,7 @@ def test_too_few_groups():
         group_split(samples_of(4, 4), 0.2, 0.2, seed=0)
     assert str(caught.value) == (
         "The 8 samples belong to 2 group(s): g0, g1. Expected at least 3, one each for train, validation and "
-        "test, because groups are never cut: add patients, or give a split file."
+        "test, because groups are never split: add patients, or give a split file."
     )
 
 
@@ -130,8 +130,8 @@ def test_all_problems_of_a_split_file(tmp_path):
         "  - validation is empty. Name at least one id.",
         "  - g1_0 is named 3 times (train, train, test). Keep one of them.",
         "  - typo (train) is not in the data set. Correct the id or remove it.",
-        "  - group g0 is cut (train: g0_0; test: g0_1). Put all of its samples into one part.",
-        "  - group g1 is cut (train: g1_0; test: g1_0). Put all of its samples into one part.",
+        "  - group g0 is split (train: g0_0; test: g0_1). Put all of its samples into one part.",
+        "  - group g1 is split (train: g1_0; test: g1_0). Put all of its samples into one part.",
     ]
 
 
@@ -151,7 +151,7 @@ def test_split_file_of_another_form(tmp_path, content, found):
     with pytest.raises(DataError) as caught:
         read_split(path, [])
     assert str(caught.value) == (
-        f"The split file {path} has another form (found: {found}). Expected "
+        f"The split file {path} has the wrong structure (found: {found}). Expected "
         '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
     )
 

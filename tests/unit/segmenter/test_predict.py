@@ -137,7 +137,7 @@ def test_weights_of_another_architecture(tmp_path):
     description = {"name": "segformer", "variant": "nano", "size": 32}
     save_segmenter(build_segmenter("segnet", "small"), tmp_path, description)
     with pytest.raises(
-        ModelError, match=r"is not of a segformer nano, which config\.json beside it names:\n  - \d+ tensors"
+        ModelError, match=r"is not of a segformer nano, which config\.json next to it names:\n  - \d+ tensors"
     ):
         mcpmix.load_segmenter(tmp_path)
 
