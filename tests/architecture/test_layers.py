@@ -180,7 +180,7 @@ def test_a_forbidden_import_is_found(module, source):
         ("mcpmix.core.stage_folder", "from mcpmix import __version__"),
         ("mcpmix.core.stage_folder", "import json, torch"),
         ("mcpmix.networks.diffusion", "from diffusers import AutoencoderKL\nfrom . import weight_files"),
-        ("mcpmix.phantom.scene", "from .style import PatientStyle\nfrom ..core import seeds"),
+        ("mcpmix.phantom.surface", "from .scene import Scene\nfrom ..core import seeds"),
         ("mcpmix.segmenter.train", "from mcpmix.data import index\nfrom mcpmix.mixing.rla import RLA"),
         ("mcpmix.cli.app", "from mcpmix.run import run\nfrom mcpmix.cli.screen import Bars"),
         ("mcpmix", "from mcpmix.mixing.mcpmix import mix"),

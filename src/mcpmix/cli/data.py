@@ -8,7 +8,7 @@ import typer
 from mcpmix.cli.screen import shown_progress
 
 if TYPE_CHECKING:
-    from mcpmix.data.public_sets.entry import Entry
+    from mcpmix.data.public_sets import Entry
 
 _Root = Annotated[Path, typer.Argument(help="Where the data is.")]
 _Source = Annotated[
@@ -161,7 +161,7 @@ def groups(
     from mcpmix.core.stage_folder import storage_errors
     from mcpmix.data.audit import clusters, inspect_all
     from mcpmix.data.dataset import load_collection
-    from mcpmix.data.tables import write_csv
+    from mcpmix.data.folder import write_csv
 
     if out.exists():
         raise StorageError(f"{out} exists. Choose another name.")

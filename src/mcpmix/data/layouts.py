@@ -11,10 +11,9 @@ from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text, written
-from mcpmix.data.folder import scan_folder
+from mcpmix.data.folder import Row, read_rows, scan_folder, write_csv
 from mcpmix.data.sample import Sample, read_image, read_mask
 from mcpmix.data.splits import PARTS, Split, read_lists, write_split
-from mcpmix.data.tables import Row, read_rows, write_csv
 
 GIVEN = "official"  # name of the split that comes with the data
 GROUPS, SPLIT = "groups.csv", "split.json"

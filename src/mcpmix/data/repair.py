@@ -16,10 +16,9 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, written
 from mcpmix.data.audit import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.dataset import FOLDER, load_collection
-from mcpmix.data.folder import scan_folder
+from mcpmix.data.folder import scan_folder, write_csv
 from mcpmix.data.layouts import Collection, write_tables
 from mcpmix.data.sample import pixel_digest, read_image, read_mask
-from mcpmix.data.tables import write_csv
 
 CHANGES = "changes.csv"
 _PIXELS = {

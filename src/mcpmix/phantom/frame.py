@@ -9,21 +9,25 @@ from scipy import ndimage
 from mcpmix.core.errors import DataError
 from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.phantom.scene import SMALL_AREA, Floats, Scene, draw_scene, view_distance
-from mcpmix.phantom.shading import shade, wall_texture
-from mcpmix.phantom.style import (
+from mcpmix.phantom.scene import (
     ELEVATIONS,
     FOCUS,
     LESION_COLOURS,
     LESION_SIZES,
     LIGHTS,
     MUCOSA,
+    SMALL_AREA,
     SURFACES,
     VESSELS,
     VIEWS,
+    Floats,
     PatientStyle,
+    Scene,
+    draw_scene,
     patient_style,
+    view_distance,
 )
+from mcpmix.phantom.shading import shade, wall_texture
 from mcpmix.phantom.surface import build_surface, pixel_grid
 
 _SMALLEST, _LARGEST = 16, 2048

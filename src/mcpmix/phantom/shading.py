@@ -8,8 +8,7 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.phantom.scene import Floats, Scene, lesion_axes
-from mcpmix.phantom.style import NARROW_BAND, PatientStyle
+from mcpmix.phantom.scene import NARROW_BAND, Floats, PatientStyle, Scene, lesion_axes
 from mcpmix.phantom.surface import Surface
 
 TILE = 256  # texels per side of a noise tile; a power of two, so that wrapping is a bit mask

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mcpmix.phantom.scene import Floats, Lesion, Scene, lesion_axes, outline_radius
-from mcpmix.phantom.style import PatientStyle
+from mcpmix.phantom.scene import Floats, Lesion, PatientStyle, Scene, lesion_axes, outline_radius
 
 FAR = 14.0  # tube radii; nothing beyond is drawn
 _NEAR = 0.25

@@ -10,7 +10,7 @@ from PIL import Image
 
 from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.data import public_sets as catalog
-from mcpmix.data.public_sets.entry import names
+from mcpmix.data.public_sets import names
 from mcpmix.data.sample import read_image, read_mask
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"

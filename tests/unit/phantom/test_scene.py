@@ -1,4 +1,6 @@
-"""Lesions: whole, in view, and of sensible size."""
+"""Patients: plain parameters. Lesions: whole, in view, and of sensible size."""
+
+import dataclasses
 
 import numpy as np
 from scipy import ndimage
@@ -6,6 +8,15 @@ from scipy import ndimage
 from mcpmix.phantom import patient_style
 from mcpmix.phantom.scene import draw_scene
 from mcpmix.phantom.surface import build_surface, pixel_grid
+
+
+def test_patient_style_is_plain_and_repeatable():
+    style = patient_style(3, 5)
+    assert style == patient_style(3, 5)
+    assert style != patient_style(3, 6)
+    for value in dataclasses.asdict(style).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            assert type(part) in (float, int, str)
 
 
 def test_no_lesion_is_cut_by_the_edge_of_the_view(frames):

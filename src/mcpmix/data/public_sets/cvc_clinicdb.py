@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.layouts import Collection
-from mcpmix.data.public_sets.entry import Entry, held_out, locate, pair
+from mcpmix.data.public_sets import Entry, held_out, locate, pair
 from mcpmix.data.sample import Sample
 
 _LAYOUT = "Original/ and 'Ground Truth'/ (in TIF/ or PNG/ or alone), or images/ and masks/; frames 1 to 612"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mcpmix.data.layouts import Collection
-from mcpmix.data.public_sets.entry import Archive, Entry, held_out, locate, names, pair
+from mcpmix.data.public_sets import Archive, Entry, held_out, locate, names, pair
 from mcpmix.data.sample import Sample
 
 _LAYOUT = "images/ and masks/ with equal names (in Kvasir-SEG/)"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.layouts import Collection
-from mcpmix.data.public_sets.entry import Entry, locate, pair
+from mcpmix.data.public_sets import Entry, locate, pair
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
 
