@@ -28,8 +28,7 @@ from mcpmix.core.processes import Processes
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.examples import prepare, turn
-from mcpmix.generator.finetune_trainer import Trainer, build_networks
+from mcpmix.generator.finetune_trainer import Trainer, build_networks, prepare, turn
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     Batch,

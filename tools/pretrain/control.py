@@ -24,7 +24,7 @@ from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.stage_folder import written
-from mcpmix.generator.conditions import condition
+from mcpmix.generator.counterparts import condition
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     Batch,

@@ -1,15 +1,17 @@
 """Which counterparts the bank admits: well aligned, not a copy, and exposed like real images."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mcpmix.core.pixels import Pixels
 from mcpmix.data.cache import Arrays
+from mcpmix.data.sample import read_image
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge
 from mcpmix.generator.ledger import Row
@@ -18,6 +20,7 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 _WHITE = 250 / 255  # brighter counts as burnt out
 _MORE_CLIPPED = 0.2  # share of pixels that may be burnt out beyond what real images have, at tolerance 1
 _DIGITS = 6  # of scores in the ledger
+_AVERAGED = ("alignment", "distance_source", "distance_train", "distance_held_out")
 
 
 def expose(images: Pixels) -> list[dict[str, float]]:
@@ -128,6 +131,52 @@ class Admission:
             verdicts.append(Verdict(kept, tuple(reason for reason in reasons if reason)))
         return verdicts
 
+    def summary(self, rows: Sequence[Row], folder: Path, replicas: int) -> dict[str, Any]:
+        """What the manifest says about a judged bank."""
+        ids, copies = self.arrays.ids, self.copies
+        admitted = [row for row in rows if row["admitted"]]
+        files: dict[str, list[Path]] = defaultdict(list)
+        for row in admitted:
+            files[row["parent"]].append(folder / row["file"])
+        spreads = [  # mean distance of counterparts of one mask from each other
+            copies.spread(copies.features(np.stack([read_image(path) for path in paths])))
+            for paths in files.values()
+            if len(paths) > 1
+        ]
+        without = [name for name in ids if name not in files]
+        unjudgeable, wanted, warnings = self.unjudgeable(), len(ids) * replicas, []
+        if without:
+            warnings.append(
+                f"no counterpart of {', '.join(without)} was admitted: training uses the real image instead, "
+                "so mixing does nothing there"
+            )
+        if len(admitted) < wanted / 2:
+            warnings.append(
+                f"only {len(admitted)} of {wanted} places of the bank are filled: look at sheet.png; "
+                "fine-tune longer, raise synthesis.mask_guidance or admission.tries, or lower "
+                "admission.alignment_quantile"
+            )
+        if unjudgeable:
+            warnings.append(
+                f"the judge finds no lesion in the real images {', '.join(unjudgeable)} either: that their "
+                "counterparts were rejected for alignment says little about them, and the bank has fewer of "
+                "such lesions"
+            )
+        return {
+            "rejected": tally(rows),
+            "without": without,
+            "unjudgeable": unjudgeable,
+            "thresholds": self.thresholds(),
+            "scores": {
+                **{name: _mean([row["scores"][name] for row in admitted]) for name in _AVERAGED},
+                "alignment_tried": _mean([row["scores"]["alignment"] for row in rows]),
+                "alignment_real": float(self.judge.real_dice.mean()),
+                "alignment_chance": self.judge.chance,
+                "diversity": _mean(spreads),
+            },
+            "warnings": warnings,
+        }
+
 
 def kind_of(reason: str) -> str:
     """`alignment`, `copy`, `blank`, `too dark` ...: a reason without its figures."""
@@ -145,3 +194,8 @@ def _for_json(value: float | str) -> float | str | None:
     if isinstance(value, str):
         return value
     return round(value, _DIGITS) if math.isfinite(value) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(float(np.mean(known)), 4) if known else None

@@ -10,21 +10,24 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
-from mcpmix.core.errors import StorageError
+from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace, written
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.generator.conditions import write_depth
 from mcpmix.networks.depth import DepthNetwork, convention
 from mcpmix.networks.weight_files import folder_digest, resolve
 
 MAPS = "maps.jsonl"
+_WHITE = 65535  # of a 16-bit PNG: the nearest point, depth 1
 _DECIDES = ("weights", "near", "size")  # settings on which a map depends, apart from its image
 
 
@@ -76,6 +79,21 @@ def run(
         return space.finish(maps=count, reused=reused)
 
 
+def read_depths(folder: Path, ids: Sequence[str]) -> np.ndarray:
+    """N,H,W float32 depth maps in [0, 1] of the samples with these ids."""
+    maps = []
+    for name in ids:
+        path = folder / f"{name}.png"
+        try:
+            with Image.open(path) as image:
+                maps.append(np.asarray(image, dtype=np.float32) / _WHITE)
+        except OSError as error:
+            raise DataError(
+                f"Cannot read the depth map {path}: {error}. Delete the depth folder to redo it."
+            ) from error
+    return np.stack(maps)
+
+
 def _compute(
     network: DepthNetwork, batch: Sequence[Record], arrays: Arrays, done: Container[str], log: JsonLines
 ) -> int:
@@ -90,7 +108,7 @@ def _compute(
             maps = network(arrays.take([record.id for record in batch]).images)
         for place in missing:
             record, path = batch[place], log.path.with_name(f"{batch[place].id}.png")
-            write_depth(path, maps[place])
+            write_png(path, np.round(maps[place] * _WHITE).astype(np.uint16))
             log.append(id=record.id, image_sha256=record.image_sha256, sha256=file_digest(path))
     return len(missing)
 

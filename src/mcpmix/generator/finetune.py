@@ -17,11 +17,17 @@ from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifac
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of, read_seen, write_seen
-from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import CONTROLNET
-from mcpmix.generator.depth import validation_records
-from mcpmix.generator.examples import TrainingSet, prepare
-from mcpmix.generator.finetune_trainer import CHECKPOINT, Networks, Trainer, build_networks, train
+from mcpmix.generator.depth import read_depths, validation_records
+from mcpmix.generator.finetune_trainer import (
+    CHECKPOINT,
+    Networks,
+    Trainer,
+    TrainingSet,
+    build_networks,
+    prepare,
+    train,
+)
 from mcpmix.generator.judge import load_judge
 from mcpmix.generator.validation import HeldOut, Validator
 from mcpmix.networks.diffusion import load_base
@@ -99,8 +105,12 @@ def run(
                 networks.save(space.folder / CONTROLNET)
             else:
                 facts = validator.save_result()
-            _list_images(config, index, space.folder)
-            images = sorted(record.image_sha256 for record in index.part("train"))
+            start, records = config.finetune.start, index.part("train")
+            before = [] if start is None else read_seen(resolve(start, "control"))
+            seen = {image.sha256: image for image in (*before, *images_of(records))}
+            for place in (space.folder, space.folder / CONTROLNET):  # the latter may be copied, or be a start
+                write_seen(place, list(seen.values()))
+            images = sorted(record.image_sha256 for record in records)
             done = space.finish(steps=config.finetune.steps, images=images, **facts)
             (done / CHECKPOINT).unlink()  # last: a kill before this costs nothing
         processes.wait()
@@ -128,14 +138,6 @@ def _encode(
     if runtime.device.type == "cuda":
         torch.cuda.empty_cache()
     return networks, examples, held_out
-
-
-def _list_images(config: Config, index: DatasetIndex, folder: Path) -> None:
-    """Write which images the ControlNet and its start have seen, also into the folder of its weights."""
-    before = [] if config.finetune.start is None else read_seen(resolve(config.finetune.start, "control"))
-    images = {image.sha256: image for image in (*before, *images_of(index.part("train")))}
-    for place in (folder, folder / CONTROLNET):  # the latter may be copied, or be a start itself
-        write_seen(place, list(images.values()))
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker
+from mcpmix.generator.depth import read_depths
 from mcpmix.generator.ledger import admitted_replicas, read_rows
 from mcpmix.generator.workers import Request, WorkerPool
 

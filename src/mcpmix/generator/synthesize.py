@@ -1,11 +1,7 @@
 """Stage 2b: the bank of pairs. K counterparts per training mask, judged, with a ledger row for every try."""
 
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
@@ -14,14 +10,13 @@ from mcpmix.core.stage_folder import Artifact, StageKey, locked, reuse, workspac
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
-from mcpmix.data.sample import read_image
-from mcpmix.generator.admission import Admission, exposure_limits, tally
+from mcpmix.generator.admission import Admission, exposure_limits
 from mcpmix.generator.bank import Bank, damaged
-from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.copies import CopyCheck
 from mcpmix.generator.counterparts import build_maker
+from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import load_judge
-from mcpmix.generator.ledger import LEDGER, Ledger, Row, admitted_replicas, read_verified
+from mcpmix.generator.ledger import LEDGER, Ledger, read_verified
 from mcpmix.generator.sheet import draw_pictures
 from mcpmix.networks.features import features_digest, load_features
 from mcpmix.networks.weight_files import resolve
@@ -29,7 +24,6 @@ from mcpmix.networks.weight_files import resolve
 # What the bank does not depend on: settings of pairs made in training.
 _IN_TRAINING = {"source", "refresh", "budget", "workers", "admission"}
 _IN_ROWS = ("steps", "guidance", "mask_guidance", "strength")  # settings that rows repeat
-_AVERAGED = ("alignment", "distance_source", "distance_train", "distance_held_out")
 
 
 def key(config: Config, generator: Artifact, judge: Artifact | None = None) -> StageKey:
@@ -82,7 +76,7 @@ def run(
         alignment = None
         if admission is not None:
             alignment = admission.judge.real_dice.tolist(), admission.alignment
-            counts |= _admitted(rows, space.folder, admission, config.synthesis.replicas)
+            counts |= admission.summary(rows, space.folder, config.synthesis.replicas)
         draw_pictures(space.folder, rows, arrays, alignment)
         for warning in counts["warnings"]:
             progress.say(f"pairs: {warning}")
@@ -140,54 +134,3 @@ def _open_bank(
         assess=admission.assess if admission else None,
     )
     return bank, admission, seen
-
-
-def _admitted(rows: Sequence[Row], folder: Path, admission: Admission, replicas: int) -> dict[str, Any]:
-    """What the manifest says about a judged bank."""
-    ids, copies, judge = admission.arrays.ids, admission.copies, admission.judge
-    admitted = [row for row in rows if row["admitted"]]
-    files: dict[str, list[Path]] = defaultdict(list)
-    for row in admitted:
-        files[row["parent"]].append(folder / row["file"])
-    spreads = [  # mean distance of counterparts of one mask from each other
-        copies.spread(copies.features(np.stack([read_image(path) for path in paths])))
-        for paths in files.values()
-        if len(paths) > 1
-    ]
-    without = [name for name, numbers in zip(ids, admitted_replicas(rows, ids), strict=True) if not numbers]
-    unjudgeable, wanted, warnings = admission.unjudgeable(), len(ids) * replicas, []
-    if without:
-        warnings.append(
-            f"no counterpart of {', '.join(without)} was admitted: training uses the real image instead, so "
-            "mixing does nothing there"
-        )
-    if len(admitted) < wanted / 2:
-        warnings.append(
-            f"only {len(admitted)} of {wanted} places of the bank are filled: look at sheet.png; fine-tune "
-            "longer, raise synthesis.mask_guidance or admission.tries, or lower admission.alignment_quantile"
-        )
-    if unjudgeable:
-        warnings.append(
-            f"the judge finds no lesion in the real images {', '.join(unjudgeable)} either: that their "
-            "counterparts were rejected for alignment says little about them, and the bank has fewer of such "
-            "lesions"
-        )
-    return {
-        "rejected": tally(rows),
-        "without": without,
-        "unjudgeable": unjudgeable,
-        "thresholds": admission.thresholds(),
-        "scores": {
-            **{name: _mean([row["scores"][name] for row in admitted]) for name in _AVERAGED},
-            "alignment_tried": _mean([row["scores"]["alignment"] for row in rows]),
-            "alignment_real": float(judge.real_dice.mean()),
-            "alignment_chance": judge.chance,
-            "diversity": _mean(spreads),
-        },
-        "warnings": warnings,
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(float(np.mean(known)), 4) if known else None

@@ -22,10 +22,8 @@ from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.seeds import seed_for, torch_rng
 from mcpmix.core.stage_folder import write_json, written
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.conditions import condition, swapped_conditions
-from mcpmix.generator.counterparts import CONTROLNET
-from mcpmix.generator.examples import encode_all
-from mcpmix.generator.finetune_trainer import LOG, Networks
+from mcpmix.generator.counterparts import CONTROLNET, condition, swapped_conditions
+from mcpmix.generator.finetune_trainer import LOG, Networks, encode_all
 from mcpmix.generator.judge import Judge
 from mcpmix.networks.diffusion import Autoencoder, Batch, denoising_error, load_base
 from mcpmix.networks.generator import Generator, SamplingSettings

@@ -10,7 +10,7 @@ from mcpmix import phantom
 from mcpmix.core import checkpoint as resumable
 from mcpmix.core.errors import DataError
 from mcpmix.data.phantom_set import PRETRAINING_SEED
-from mcpmix.generator.conditions import condition
+from mcpmix.generator.counterparts import condition
 from mcpmix.networks.controlnet import load_control
 from mcpmix.networks.diffusion import load_base
 from tools.pretrain import control, fitting

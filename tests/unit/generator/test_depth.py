@@ -10,7 +10,7 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.data import dataset
 from mcpmix.generator import depth
-from mcpmix.generator.conditions import read_depths
+from mcpmix.generator.depth import read_depths
 
 RUNTIME = Runtime(torch.device("cpu"), torch.float32, "test")
 

@@ -13,9 +13,9 @@ from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator import finetune
-from mcpmix.generator.conditions import read_depths
 from mcpmix.generator.counterparts import build_maker
-from mcpmix.generator.examples import prepare
+from mcpmix.generator.depth import read_depths
+from mcpmix.generator.finetune_trainer import prepare
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import DECODER_FILE, decoder_of, load_base, load_decoder, with_decoder
 from mcpmix.networks.generator import load_generator

@@ -8,8 +8,7 @@ import torch
 
 from mcpmix.core.device import Runtime
 from mcpmix.core.processes import Processes
-from mcpmix.generator.examples import TrainingSet
-from mcpmix.generator.finetune_trainer import Trainer, build_networks
+from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, draw, turn
 from mcpmix.networks.diffusion import load_base, lower_frozen
 
 CPU = torch.device("cpu")
@@ -153,3 +152,45 @@ def test_a_start_is_where_training_starts_from(steps, base, data, make_config, t
     assert_same(([], networks.trained.state_dict()), ([], trainer.networks.trained.state_dict()))
     again = Trainer(networks, data, config, FLOAT32, Processes())
     assert again.step(0)[0] != pytest.approx(losses[0], rel=1e-6)
+
+
+def test_turns_are_the_eight_symmetries_of_the_square():
+    image = torch.arange(9.0).view(3, 3)
+    views = [turn(image, view) for view in range(8)]
+    assert len({tuple(view.flatten().tolist()) for view in views}) == 8
+    assert torch.equal(views[0], image)
+
+
+@pytest.mark.parametrize("view", range(8))
+def test_image_and_mask_turn_alike(view):
+    image = torch.rand(2, 3, 6, 6)
+    mask = image[:, 0] > 0.5
+    assert torch.equal(turn(image, view)[:, 0] > 0.5, turn(mask, view))
+
+
+def test_draws_belong_to_the_step_and_drop_what_they_should(data, make_config, tmp_path):
+    settings = make_config(
+        tmp_path, "finetune.mask_dropout=0.2", "finetune.depth_dropout=0.5", "finetune.prompt_dropout=0.3"
+    ).finetune
+    every = slice(0, 4000)
+    one, again, other = (draw(data, settings, 1000, 4000, (0, step))(every) for step in (7, 7, 8))
+
+    assert torch.equal(one.noise, again.noise)
+    assert torch.equal(one.t, again.t)
+    assert not torch.equal(one.t, other.t)
+    dropped = (one.shown == 0).flatten(2).all(dim=2).numpy()
+    assert dropped.mean(axis=0) == pytest.approx([0.2, 0.5], abs=0.03)
+    assert dropped.all(axis=1).mean() == pytest.approx(0.1, abs=0.02)  # 0.2 * 0.5: one knows not of the other
+    prompted = (one.text == data.text[1]).flatten(1).all(dim=1).float()
+    assert prompted.mean().item() == pytest.approx(0.7, abs=0.03)
+
+
+def test_a_batch_shows_image_mask_and_depth_in_one_view(data, make_config, tmp_path):
+    settings = make_config(tmp_path, "finetune.mask_dropout=0", "finetune.depth_dropout=0").finetune
+    drawn = draw(data, settings, 1000, 6, (0, 1))
+    whole, part = drawn(slice(0, 6)), drawn(slice(2, 5))
+
+    assert part.clean.shape[0] == part.text.shape[0] == 3
+    assert torch.equal(part.shown[:, 0], part.masks)
+    for name, value in vars(part).items():
+        assert torch.equal(value, vars(whole)[name][2:5]), name
