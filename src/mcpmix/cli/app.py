@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from mcpmix import __version__
-from mcpmix.cli import analyse, data, evaluate, models, predict, project, stages
+from mcpmix.cli import data, evaluate, predict, project, stages
 from mcpmix.core.errors import McpmixError
 
 # Read by the libraries when they are imported, and inherited by worker processes.
@@ -137,8 +137,8 @@ for _command in (
     predict.export,
 ):
     app.command()(_command)
-app.add_typer(analyse.app, name="analyse")
-app.add_typer(models.app, name="models")
+app.add_typer(evaluate.analyse, name="analyse")
+app.add_typer(project.models, name="models")
 app.add_typer(data.app, name="data")
 
 

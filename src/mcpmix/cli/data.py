@@ -20,11 +20,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _group() -> None:
-    """List, download, convert and make data sets."""
-
-
 @app.command("list")
 def show(name: Annotated[str | None, typer.Argument(help="Only this one.")] = None) -> None:
     """Show the data sets of the catalogue: number of images, licence, splits, known traps."""
@@ -68,7 +63,7 @@ def get(
     folder. For other data sets it says whom to ask. No other command opens a connection.
     """
     from mcpmix.core.errors import DataError
-    from mcpmix.data.fetch import fetch, refuse_offline
+    from mcpmix.data.fetch import fetch, refuse_offline, remote_size
     from mcpmix.data.public_sets import entry
 
     item = entry(name)
@@ -81,7 +76,14 @@ def get(
     expected = _expected_digests(item, sha256 or [])
     urls = [f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url for file in item.archives]
     folder = to or Path("data") / item.name
-    _show_download(item, urls, folder)
+    sizes = [remote_size(url) for url in urls]
+    typer.echo(f"{item.title}: {item.images} images; {item.shows}")
+    typer.echo(f"licence: {item.licence}")
+    typer.echo(f"cite: {item.citation}")
+    for url, size in zip(urls, sizes, strict=True):
+        typer.echo(f"file: {url} ({'size not known' if size is None else f'{size / 1e6:.1f} MB'})")
+    total = sum(size or 0 for size in sizes) / 1e6
+    typer.echo(f"size: {total:.1f} MB{' or more' if None in sizes else ''}, to {folder}")
     if not yes:
         typer.confirm("Download, and accept these terms?", abort=True)
     with shown_progress() as progress:
@@ -109,19 +111,6 @@ def _expected_digests(item: "Entry", given: list[str]) -> dict[str, str]:
             )
         expected[name] = digest.lower()
     return expected
-
-
-def _show_download(item: "Entry", urls: list[str], folder: Path) -> None:
-    from mcpmix.data.fetch import remote_size
-
-    sizes = [remote_size(url) for url in urls]
-    typer.echo(f"{item.title}: {item.images} images; {item.shows}")
-    typer.echo(f"licence: {item.licence}")
-    typer.echo(f"cite: {item.citation}")
-    for url, size in zip(urls, sizes, strict=True):
-        typer.echo(f"file: {url} ({'size not known' if size is None else f'{size / 1e6:.1f} MB'})")
-    total = sum(size or 0 for size in sizes) / 1e6
-    typer.echo(f"size: {total:.1f} MB{' or more' if None in sizes else ''}, to {folder}")
 
 
 @app.command()

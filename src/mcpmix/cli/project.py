@@ -1,4 +1,4 @@
-"""Before a run: a configuration for own images, and a check of everything."""
+"""Before a run: a configuration for own images, a check of everything, and weights to choose from."""
 
 import shlex
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcpmix.cli.screen import shown_progress
+from mcpmix.cli.screen import show_table, shown_progress
 from mcpmix.cli.stages import ConfigFile, Overrides
 from mcpmix.core.errors import DataError
 
@@ -104,7 +104,16 @@ def check(
     for name, text in result.facts.items():
         typer.echo(f"{name}: {text}")
     if result.audit is not None:
-        _show_audit(result.audit, settings.name, page)
+        from mcpmix.core.stage_folder import storage_errors, write_text
+        from mcpmix.report.audit import as_lines, as_page
+
+        for line in as_lines(result.audit, errors=False):
+            typer.echo(line)
+        if page is not None:
+            with storage_errors(page.parent):
+                page.parent.mkdir(parents=True, exist_ok=True)
+                write_text(page, as_page(result.audit, settings.name))
+            typer.echo(f"findings about the images: {page}")
     for problem in result.problems:
         typer.echo(f"Error: {problem}", err=True)
     if fix is not None:
@@ -138,14 +147,25 @@ def _write_repaired(settings: "Config", out: Path, audit: "Audit | None", drop_c
     )
 
 
-def _show_audit(audit: "Audit", name: str, page: Path | None) -> None:
-    from mcpmix.core.stage_folder import storage_errors, write_text
-    from mcpmix.report.audit import as_lines, as_page
+models = typer.Typer(no_args_is_help=True, help="List and pin weights.", rich_markup_mode=None)
 
-    for line in as_lines(audit, errors=False):
-        typer.echo(line)
-    if page is not None:
-        with storage_errors(page.parent):
-            page.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page, as_page(audit, name))
-        typer.echo(f"findings about the images: {page}")
+
+@models.command("list")
+def list_models() -> None:
+    """List embedded and known weights: size, licence, and whether they are on this machine."""
+    from mcpmix.networks.known_weights import list_weights
+
+    rows = [(name, size, "yes" if here else "no", licence) for name, size, here, licence in list_weights()]
+    show_table(["weights", "size", "here", "licence"], rows, left=(0, 3))
+
+
+@models.command()
+def digest(
+    source: Annotated[
+        str, typer.Argument(help="A model folder, a weight file, or a hub id on this machine.")
+    ],
+) -> None:
+    """Print a source with the SHA-256 of its files, for use in a configuration."""
+    from mcpmix.networks.known_weights import pinned
+
+    typer.echo(pinned(source))

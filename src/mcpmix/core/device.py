@@ -49,7 +49,13 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
     import torch
 
     chosen = _choose_device(device)
-    dtype, reason = _choose_precision(precision, chosen)
+    if precision != "auto":
+        dtype: torch.dtype = getattr(torch, precision)
+        reason = f"{precision} as configured"
+    elif chosen.type == "cuda" and torch.cuda.is_bf16_supported():
+        dtype, reason = torch.bfloat16, "bfloat16 (the GPU has it)"
+    else:
+        dtype, reason = torch.float32, "float32 (no fast bfloat16 here)"
     torch.set_num_threads(threads or core_count())
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -74,17 +80,6 @@ def _choose_device(name: str) -> "torch.device":
             f"runtime.device: {name!r} cannot be used here ({error}). Try auto or cpu."
         ) from error
     return device
-
-
-def _choose_precision(name: str, device: "torch.device") -> tuple["torch.dtype", str]:
-    import torch
-
-    if name != "auto":
-        dtype: torch.dtype = getattr(torch, name)
-        return dtype, f"{name} as configured"
-    if device.type == "cuda" and torch.cuda.is_bf16_supported():
-        return torch.bfloat16, "bfloat16 (the GPU has it)"
-    return torch.float32, "float32 (no fast bfloat16 here)"
 
 
 def core_count() -> int:

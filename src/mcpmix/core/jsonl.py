@@ -30,21 +30,19 @@ class JsonLines:
             return []
         # Bytes: a kill may cut a character in two, and splitlines() would also split at U+2028 inside a row.
         *lines, last = self.path.read_bytes().split(b"\n")
-        rows = [self._parse(number, line) for number, line in enumerate(lines, 1)]
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise StorageError(
+                    f"{self.path}, line {number}, is not JSON ({error}); a kill cuts only the last line. "
+                    "Restore the file, or delete its folder to redo all of it."
+                ) from error
         try:
             return [*rows, json.loads(last)]
         except ValueError:
             return rows
-
-    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
-        try:
-            row: dict[str, Any] = json.loads(line)
-        except ValueError as error:
-            raise StorageError(
-                f"{self.path}, line {number}, is not JSON ({error}); a kill cuts only the last line. "
-                "Restore the file, or delete its folder to redo all of it."
-            ) from error
-        return row
 
     def rewrite(self, rows: Iterable[dict[str, Any]]) -> None:
         """Replace the file's rows, whole or not at all."""

@@ -30,6 +30,13 @@ def numpy_rng(*identity: object) -> np.random.Generator:
     return np.random.default_rng(seed_for(*identity))
 
 
+def numpy_stream(rng: "torch.Generator") -> np.random.Generator:
+    """A NumPy generator that one draw from `rng`, a CPU generator, determines completely."""
+    import torch
+
+    return np.random.default_rng(int(torch.randint(2**_SEED_BITS - 1, (), generator=rng)))
+
+
 def torch_rng(*identity: object) -> "torch.Generator":
     """A CPU torch generator that belongs to an identity."""
     import torch
@@ -50,13 +57,3 @@ def seed_everything(*identity: object) -> int:
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     return seed
-
-
-_SEEDS = 2**63 - 1
-
-
-def numpy_stream(rng: "torch.Generator") -> np.random.Generator:
-    """A NumPy generator that one draw from `rng`, a CPU generator, determines completely."""
-    import torch
-
-    return np.random.default_rng(int(torch.randint(_SEEDS, (), generator=rng)))

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait
-from typing import Any, Protocol, TypeVar
+from queue import Queue
+from typing import Any, TypeVar
 
 from mcpmix.core.device import Runtime
 from mcpmix.core.progress import Advance, Progress
@@ -86,7 +87,7 @@ def end_with_parent() -> None:
 _here: dict[str, Any] = {}  # of a worker process, set when it starts
 
 
-def _start(channel: "_Channel", open_runtime: Callable[[], Runtime]) -> None:
+def _start(channel: Queue[Any], open_runtime: Callable[[], Runtime]) -> None:
     end_with_parent()
     # Ctrl-C reaches workers too. The last checkpoint is on disk, so they end at once and quietly.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
@@ -100,18 +101,10 @@ def _work(task: Callable[..., T]) -> T:
 # --- progress of workers -----------------------------------------------------------------------------------
 
 
-class _Channel(Protocol):
-    """The part of a multiprocessing queue that is used here."""
-
-    def put(self, item: Any) -> None: ...  # noqa: ANN401
-
-    def get(self) -> Any: ...  # noqa: ANN401
-
-
 class _ChannelProgress:
     """Reports into a queue; lives in a worker."""
 
-    def __init__(self, channel: _Channel) -> None:
+    def __init__(self, channel: Queue[Any]) -> None:
         self._channel = channel
         self._numbers = itertools.count()
 
@@ -133,7 +126,7 @@ class _ChannelProgress:
 
 
 @contextmanager
-def _relay(channel: _Channel, progress: Progress) -> Iterator[None]:
+def _relay(channel: Queue[Any], progress: Progress) -> Iterator[None]:
     """Show in `progress` what workers put into the channel, until the context ends."""
 
     def show() -> None:

@@ -143,20 +143,6 @@ class Workspace:
         self.key = key
         self.folder = target.with_name(target.name + ".partial")
 
-    def prepare(self) -> None:
-        """Resume the partial folder of the same key; otherwise start over."""
-        marker = self.folder / _KEY
-        if self.folder.exists():
-            try:
-                same = json.loads(marker.read_text(encoding="utf-8"))["digest"] == self.key.digest
-            except (FileNotFoundError, ValueError, TypeError, KeyError):
-                same = False
-            if same:
-                return
-            shutil.rmtree(self.folder)
-        self.folder.mkdir(parents=True)
-        write_json(marker, {"digest": self.key.digest, **self.key.as_json()})
-
     def finish(self, **counts: object) -> Artifact:
         """Write the manifest and give the folder its final name.
 
@@ -183,14 +169,23 @@ class Workspace:
 
 @contextmanager
 def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
-    """Lock a stage's folder and yield the place to work in.
+    """Lock a stage's folder and yield the place to work in: the partial folder of the same key, or a new one.
 
     Raises:
         StorageError: another run uses the folder, the disk is full or not writable.
     """
     with locked(target):
         space = Workspace(target, key)
-        space.prepare()
+        marker = space.folder / _KEY
+        try:
+            same = json.loads(marker.read_text(encoding="utf-8"))["digest"] == key.digest
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            same = False
+        if not same:
+            if space.folder.exists():
+                shutil.rmtree(space.folder)
+            space.folder.mkdir(parents=True)
+            write_json(marker, {"digest": key.digest, **key.as_json()})
         yield space
 
 

@@ -3,7 +3,7 @@
 Training writes it without scores; evaluation writes it once more into its own folder, with them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ the scores to `evaluation/ARM/seed-N/README.md` of the run. Pass that one on wit
 """
 _PIXELS = ("hd95", "assd")  # metrics in pixels; all others are in percent
 
-_HEAD = """\
+_CARD = """\
 ---
 library_name: mcpmix
 pipeline_tag: image-segmentation
@@ -31,9 +31,45 @@ tags: [medical, lesion-segmentation, {name}]
 
 Marks lesions in RGB images: one probability for each pixel. Trained at {size} x {size} pixels; takes images
 of any size. Written by mcpmix; figures come from the run's own files.
-"""
 
-_USE = """\
+## Intended use and limits
+
+For research on segmentation with few annotated images. It is not a medical device: it has not been
+shown to be safe or useful in the care of patients, and it must not be used for decisions about them.
+
+- It knows only the images it was trained on (below). Test scores say nothing about other devices, hospitals,
+  organs and kinds of lesion unless the test images came from there.
+- It may mark something where there is no lesion, above all if all its training images showed one.
+- Its probabilities are not calibrated.
+- The checkpoint was chosen on the validation images, so the validation score is too good.
+
+## Data
+
+| part | images | groups (patients, lesions or sequences) | sources |
+|---|---:|---:|---|
+{parts}
+
+Digest of ids, split and pixels (SHA-256): `{digest}`
+
+## Training
+
+- strategy `{arm}`, {train.epochs} + {train.tail_epochs} epochs, batches of
+  {train.batch_size}, AdamW at {train.learning_rate:g}, weight decay {train.weight_decay:g}
+- weights of epoch {best_epoch}, validation DSC {validation_dsc:.2f} %
+- all settings: `manifest.json` in this folder
+
+## Scores on the test images
+
+{scores}
+## Licences
+
+The terms of the training images bind these weights too: see where the images came from.
+Weights that training started from or used:
+
+| for | weights | licence |
+|---|---|---|
+{licences}
+
 ## Use
 
 ```python
@@ -49,32 +85,41 @@ probability = mcpmix.load_segmenter("path/to/this/folder").predict(image)
 `mcpmix export FOLDER --out model.onnx` writes a file that needs neither torch nor mcpmix.
 """
 
-_LIMITS = """\
-## Intended use and limits
-
-For research on segmentation with few annotated images. It is not a medical device: it has not been
-shown to be safe or useful in the care of patients, and it must not be used for decisions about them.
-
-- It knows only the images it was trained on (below). Test scores say nothing about other devices, hospitals,
-  organs and kinds of lesion unless the test images came from there.
-- It may mark something where there is no lesion, above all if all its training images showed one.
-- Its probabilities are not calibrated.
-- The checkpoint was chosen on the validation images, so the validation score is too good.
-"""
-
 
 def write_card(folder: Path, config: Config, description: Mapping[str, Any], index: DatasetIndex) -> None:
     """Write the card of a segmenter that has just been trained; `description` is its config.json."""
-    sections = (
-        _HEAD.format(**description),
-        _LIMITS,
-        "\n".join(_data(index)),
-        "\n".join(_training(config, description)),
-        f"## Scores on the test images\n\n{_NO_SCORES}",
-        "\n".join(_licences(config, str(description["arm"]))),
-        _USE,
+    parts = []
+    for part in PARTS:
+        records = index.part(part)
+        groups = {record.group for record in records}
+        sources = ", ".join(sorted({record.source for record in records}))
+        parts.append(f"| {part} | {len(records)} | {len(groups)} | {sources} |")
+
+    weights = {"segmenter": config.segmenter.weights}
+    if strategy_needs_pairs(description["arm"]):
+        weights["generator of the counterparts"] = config.generator.base
+        if config.finetune.start is not None:
+            weights["start of the generator's ControlNet"] = config.finetune.start
+        weights["depth, a condition of the generator"] = config.depth.model
+    if description["arm"] == "mcpmix-rla":
+        weights["features of RLA"] = config.rla.features
+    licences = []
+    for purpose, source in weights.items():
+        if source is None:
+            licences.append(f"| {purpose} | none: from scratch | – |")
+        else:  # paths of this machine mean nothing elsewhere, and may name people
+            shown = source if source in KNOWN else Path(source).name
+            licences.append(f"| {purpose} | {shown} | {licence_of(source)} |")
+
+    text = _CARD.format(
+        **description,
+        train=config.train,
+        parts="\n".join(parts),
+        digest=index.digest,
+        scores=_NO_SCORES,
+        licences="\n".join(licences),
     )
-    write_text(folder / CARD, "\n".join(sections))
+    write_text(folder / CARD, text)
 
 
 def write_scored_card(folder: Path, segmenter: Path, summary: Mapping[str, Mapping[str, float]]) -> None:
@@ -88,59 +133,10 @@ def write_scored_card(folder: Path, segmenter: Path, summary: Mapping[str, Mappi
     card = (segmenter / CARD).read_text(encoding="utf-8")
     if _NO_SCORES not in card:  # it was edited by hand
         card += f"\n## Scores on the test images\n\n{_NO_SCORES}"
-    write_text(folder / CARD, card.replace(_NO_SCORES, "\n".join(_scores(summary)) + "\n"))
-
-
-def _data(index: DatasetIndex) -> Iterator[str]:
-    yield "## Data\n"
-    yield "| part | images | groups (patients, lesions or sequences) | sources |"
-    yield "|---|---:|---:|---|"
-    for part in PARTS:
-        records = index.part(part)
-        groups = {record.group for record in records}
-        sources = ", ".join(sorted({record.source for record in records}))
-        yield f"| {part} | {len(records)} | {len(groups)} | {sources} |"
-    yield f"\nDigest of ids, split and pixels (SHA-256): `{index.digest}`\n"
-
-
-def _training(config: Config, description: Mapping[str, Any]) -> Iterator[str]:
-    train, score = config.train, description["validation_dsc"]
-    yield "## Training\n"
-    yield f"- strategy `{description['arm']}`, {train.epochs} + {train.tail_epochs} epochs, batches of "
-    yield f"  {train.batch_size}, AdamW at {train.learning_rate:g}, weight decay {train.weight_decay:g}"
-    yield f"- weights of epoch {description['best_epoch']}, validation DSC {score:.2f} %"
-    yield "- all settings: `manifest.json` in this folder\n"
-
-
-def _scores(summary: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    yield "| metric | mean | sd over images | images |"
-    yield "|---|---:|---:|---:|"
+    table = "| metric | mean | sd over images | images |\n|---|---:|---:|---:|\n"
     for name, values in summary.items():
         unit = "px" if name in _PIXELS else "%"
         undefined = f" ({values['undefined']:.0f} undefined)" if values.get("undefined") else ""
         row = f"{values['mean']:.2f} | {values['sd']:.2f} | {values['n']:.0f}{undefined}"
-        yield f"| {name} ({unit}) | {row} |"
-
-
-def _licences(config: Config, arm: str) -> Iterator[str]:
-    yield "## Licences\n"
-    yield "The terms of the training images bind these weights too: see where the images came from."
-    yield "Weights that training started from or used:\n"
-    yield "| for | weights | licence |"
-    yield "|---|---|---|"
-    start = config.segmenter.weights
-    yield "| segmenter | none: from scratch | – |" if start is None else _licence("segmenter", start)
-    if strategy_needs_pairs(arm):
-        yield _licence("generator of the counterparts", config.generator.base)
-        if config.finetune.start is not None:
-            yield _licence("start of the generator's ControlNet", config.finetune.start)
-        yield _licence("depth, a condition of the generator", config.depth.model)
-    if arm == "mcpmix-rla":
-        yield _licence("features of RLA", config.rla.features)
-    yield ""
-
-
-def _licence(purpose: str, source: str) -> str:
-    # Paths of this machine mean nothing elsewhere, and may name people.
-    shown = source if source in KNOWN else Path(source).name
-    return f"| {purpose} | {shown} | {licence_of(source)} |"
+        table += f"| {name} ({unit}) | {row} |\n"
+    write_text(folder / CARD, card.replace(_NO_SCORES, table))

@@ -36,9 +36,6 @@ _CALIBRATION_BATCHES = 4
 
 T = TypeVar("T")
 
-Observer = Callable[[Batch, Sequence[Term], Sequence[Tensor]], None]
-"""Sees each step after its backward pass: the batch, its terms, and the gradients at their logits."""
-
 
 def one_ahead(items: Iterator[T]) -> Iterator[T]:
     """The same items in the same order, each made in a background thread while the one before is in use.
@@ -79,7 +76,18 @@ class Trainer:
         self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
         self.strategy = arm_strategy(config, arm).to(runtime.device)
         self.strategy.attach(self._input_gradient)
-        self.pairs = self._open_pairs(inputs) if self.strategy.needs_pairs else None
+        self.pairs: PairSource | None = None
+        if self.strategy.needs_pairs:
+            self.pairs = open_pairs(
+                config,
+                self.train,
+                seed,
+                self._order,
+                edits=inputs.edits,
+                pairs=inputs.pairs,
+                generator=inputs.generator,
+                depth=inputs.depth,
+            )
         self.gates: list[float] = []  # s * rho after each epoch
         weights = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
         self.optimiser = torch.optim.AdamW(
@@ -88,29 +96,20 @@ class Trainer:
         # Gradients of a mean over all pixels vanish in float16 unless the loss is scaled up.
         self.scaler = torch.amp.GradScaler(runtime.device.type, enabled=runtime.precision == torch.float16)
         self.rates = cosine(self.optimiser, steps)
-        self.observer: Observer | None = None
+        # Sees each step after its backward pass: the batch, its terms, and the gradients at their logits.
+        self.observer: Callable[[Batch, Sequence[Term], Sequence[Tensor]], None] | None = None
         self.log = JsonLines(folder / "log.jsonl")
         self.best: dict[str, Tensor] = {}
         self.best_dsc, self.best_epoch = -1.0, 0
         self.warnings: list[str] = []
 
-    def _open_pairs(self, inputs: Inputs) -> PairSource:
-        return open_pairs(
-            self.config,
-            self.train,
-            self.seed,
-            self._order,
-            edits=inputs.edits,
-            pairs=inputs.pairs,
-            generator=inputs.generator,
-            depth=inputs.depth,
-        )
-
     def fit(self, progress: Progress) -> None:
         """Run the epochs that are left; a checkpoint after each one."""
         done = self._restore()
         if done == 0:
-            self.strategy.prepare(self._calibration_batches())
+            # Batches of the first epochs, as training will see them; made only if the strategy takes them.
+            epochs = (min(1 + index, self.epochs) for index in range(_CALIBRATION_BATCHES))
+            self.strategy.prepare(next(self._batches(epoch)) for epoch in epochs)
         title = f"{self.folder.parent.name} seed {self.seed}"
         with progress.track(title, self.epochs, done) as advance:
             for epoch in range(done + 1, self.epochs + 1):
@@ -142,16 +141,15 @@ class Trainer:
         if self.pairs is not None:
             self.pairs.begin(epoch, self.gates)
         totals: dict[str, float] = {}
-        work = self._work(epoch)
-        for step, (batch, terms) in enumerate(one_ahead(work) if self.strategy.ahead else work):
+        ahead = self.strategy.ahead  # whether it can make the terms of a batch before the step before is done
+        work = (
+            (batch, self._terms(batch, epoch, step) if ahead else None)
+            for step, batch in enumerate(self._batches(epoch))
+        )
+        for step, (batch, terms) in enumerate(one_ahead(work) if ahead else work):
             for name, value in self._step(batch, epoch, step, terms).items():
                 totals[name] = totals.get(name, 0.0) + value / self.steps_per_epoch
         return {"epoch": epoch, **totals, **self.strategy.log()}
-
-    def _work(self, epoch: int) -> Iterator[tuple[Batch, list[Term] | None]]:
-        """Batches, with their terms if the strategy can make them ahead of the step."""
-        for step, batch in enumerate(self._batches(epoch)):
-            yield batch, self._terms(batch, epoch, step) if self.strategy.ahead else None
 
     def _terms(self, batch: Batch, epoch: int, step: int) -> list[Term]:
         return self.strategy.terms(batch, torch_rng("strategy", self.config.seed, self.seed, epoch, step))
@@ -226,11 +224,6 @@ class Trainer:
                 warp=drawn.masks,
             ),
         )
-
-    def _calibration_batches(self) -> Iterator[Batch]:
-        """Batches of the first epochs, as training will see them; made only if the strategy takes them."""
-        for index in range(_CALIBRATION_BATCHES):
-            yield next(self._batches(min(1 + index, self.epochs)))
 
     @torch.no_grad()
     def _validate(self, epoch: int) -> dict[str, float]:
