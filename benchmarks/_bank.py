@@ -7,7 +7,7 @@ import numpy as np
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_image
 from mcpmix.generator.admission import tally
-from mcpmix.generator.ledger import Row
+from mcpmix.generator.bank import Row
 
 
 def tries(rows: list[Row], judge: Artifact) -> Row:

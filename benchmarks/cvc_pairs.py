@@ -32,7 +32,7 @@ from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import read_artifact, write_json, write_text
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.generator.ledger import read_rows
+from mcpmix.generator.bank import read_rows
 from mcpmix.networks.features import load_features
 from mcpmix.run import Run, run
 

@@ -3,7 +3,6 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy as np
 from mcpmix.core.pixels import Pixels
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
+from mcpmix.generator.bank import Row, Verdict
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge
-from mcpmix.generator.ledger import Row
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 _WHITE = 250 / 255  # brighter counts as burnt out
@@ -63,25 +62,11 @@ def exposure_problem(exposure: Mapping[str, float], limits: Mapping[str, float])
     return "burnt out" if exposure["clipped"] > limits["clipped"] else ""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What was measured on one image, as it goes to the ledger, and why it is rejected, if it is."""
-
-    scores: dict[str, float | str | None]
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the bank admits the image."""
-        return not self.reasons
-
-
 class Admission:
     """Judge, copy check and exposure together.
 
     Args:
-        arrays: training images and masks.
-        groups: the group of each.
+        arrays: training images and masks; `groups` has the group of each.
         alignment: lowest Dice of the judge's mask against the true one.
         copy: lowest distances to any training image, from `CopyCheck.limits`.
         exposure: from `exposure_limits`.

@@ -86,10 +86,8 @@ class CopyCheck:
     Args:
         phi: B,3,H,W images in [0, 1] to B,F features.
         train: training images, at least two.
-        groups: the group of each.
         held_out: validation images; may be empty.
         seed: of the near-duplicates that the limits are taken from.
-        device: where phi runs.
     """
 
     def __init__(
@@ -111,15 +109,21 @@ class CopyCheck:
         # One group only: the mean over all images. Identical images: any unit will do.
         counted = apart if apart.any() else ~np.eye(len(apart), dtype=bool)
         self.unit = (float(between[counted].mean()) if counted.any() else 0.0) or 1.0
-        near, alike = self._twin_distances(train, seed)
+        near, alike = [], []  # distances between all near-duplicates and their originals
+        for twin in range(_TWINS):
+            for number, images in enumerate(_tensors(train.images)):
+                rows = slice(number * _BATCH, number * _BATCH + len(images))
+                copies = near_duplicates(images, torch_rng("twins", seed, twin, rows.start))
+                near.append(np.linalg.norm(self._run(copies) - self.train[rows], axis=1) / self.unit)
+                alike.append(np.linalg.norm(_coarse(copies) - self.train_pictures[rows], axis=1))
         far = [_to_another_group(between / self.unit, apart)]
         unlike = [_to_another_group(self._picture_distances(self.train_pictures), apart)]
         if self.held_out is not None:
             far.append(_distances(self.held_out, self.train).min(axis=1) / self.unit)
             unlike.append(self._picture_distances(pictures(held_out.images)).min(axis=1))
         self.calibrations = {
-            "features": Calibration(near, np.concatenate(far)),
-            "picture": Calibration(alike, np.concatenate(unlike)),
+            "features": Calibration(np.concatenate(near), np.concatenate(far)),
+            "picture": Calibration(np.concatenate(alike), np.concatenate(unlike)),
         }
 
     def limits(self, quantile: float, strength: float) -> dict[str, float]:
@@ -197,17 +201,6 @@ class CopyCheck:
                 distances = _distances(view.reshape(len(coarse), -1), self.train_pictures)
                 np.minimum(nearest, distances, out=nearest)
         return nearest
-
-    def _twin_distances(self, train: Arrays, seed: int) -> tuple[Floats, Floats]:
-        """Distances between all near-duplicates and their originals: features, pictures."""
-        near, alike = [], []
-        for twin in range(_TWINS):
-            for number, images in enumerate(_tensors(train.images)):
-                rows = slice(number * _BATCH, number * _BATCH + len(images))
-                copies = near_duplicates(images, torch_rng("twins", seed, twin, rows.start))
-                near.append(np.linalg.norm(self._run(copies) - self.train[rows], axis=1) / self.unit)
-                alike.append(np.linalg.norm(_coarse(copies) - self.train_pictures[rows], axis=1))
-        return np.concatenate(near), np.concatenate(alike)
 
     @torch.inference_mode()
     def _run(self, images: Tensor) -> Floats:

@@ -25,12 +25,7 @@ _NOTHING = 1e-6
 
 
 class CounterpartMaker:
-    """A generator with the conditions of training samples.
-
-    Attributes:
-        conditions: N,2,S,S, as the ControlNet was trained with them.
-        settings: how images are drawn.
-    """
+    """A generator and the conditions of training samples, N,2,S,S, as in fine-tuning."""
 
     def __init__(self, generator: Generator, arrays: Arrays, depths: np.ndarray, config: Config) -> None:
         self.generator, self.arrays, self.run_seed = generator, arrays, config.seed

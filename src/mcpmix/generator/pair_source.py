@@ -22,18 +22,18 @@ from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
+from mcpmix.generator.bank import admitted_replicas, read_rows
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.depth import read_depths
-from mcpmix.generator.ledger import admitted_replicas, read_rows
 from mcpmix.generator.workers import Request, WorkerPool
 
 Replicas = npt.NDArray[np.int64]
 
 _AHEAD = 8  # batches that may be made before training needs them; results do not depend on it
 
-EFFORT_LAG = 2
-"""Epochs between a gate and the effort that follows it: the images of the next epoch are made during this
-one, whose gates are not known yet."""
+# Epochs between a gate and the effort that follows it: the images of the next epoch are made during this one,
+# whose gates are not known yet.
+_EFFORT_LAG = 2
 
 REAL = -1
 """Replica number of the real image itself, where no counterpart was admitted: mixing then does nothing."""
@@ -53,7 +53,7 @@ def effort(epoch: int, gates: Sequence[float]) -> float:
         epoch: from 1.
         gates: `s * rho` after epochs 1, 2, ... as far as known.
     """
-    known = min(epoch - EFFORT_LAG, len(gates))
+    known = min(epoch - _EFFORT_LAG, len(gates))
     if known < 1 or gates[0] <= 0:
         return 1.0
     return min(1.0, max(0.0, gates[known - 1] / gates[0]))

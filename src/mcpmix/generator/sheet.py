@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mcpmix.core.pixels import Pixels, outline
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
 from mcpmix.generator.admission import kind_of
-from mcpmix.generator.ledger import Row
+from mcpmix.generator.bank import Row
 
 Cell = tuple[Pixels | None, str, bool]
 """A picture (None: an empty place), the text below it, and whether it is crossed out."""
@@ -22,21 +21,6 @@ _GAP, _TEXT, _HEADER, _MARGIN = 6, 15, 64, 16  # pixels between pictures, below,
 _MOST_ROWS = 40  # masks on the sheet; more are spread over the data set
 _MOST_REJECTED = 6  # rejected images shown of one mask
 _INK, _QUIET, _CROSS, _CONTOUR = (25, 25, 28), (120, 120, 126), (214, 39, 40), (255, 255, 255)
-
-
-def draw_pictures(
-    folder: Path, rows: Sequence[Row], arrays: Arrays, alignment: tuple[Sequence[float], float] | None
-) -> None:
-    """Write `sheet.png`, and `alignment.png` where images were judged.
-
-    Args:
-        folder: of the bank.
-        arrays: real training images and masks.
-        alignment: the judge's Dice on real images, and the threshold; None: nothing was judged.
-    """
-    contact_sheet(folder, rows, arrays).save(folder / "sheet.png", optimize=True)
-    if alignment is not None:
-        _draw_histogram(folder / "alignment.png", rows, *alignment)
 
 
 def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Image:
@@ -70,9 +54,20 @@ def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Im
     for number, (cells, mask) in enumerate(zip(lines, arrays.masks[places], strict=True)):
         small = Image.fromarray(mask * 255).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
         contour = outline(np.asarray(small) >= 128)
-        for column, cell in enumerate(cells):
+        for column, (picture, caption, crossed) in enumerate(cells):
             x = _MARGIN + column * step + extra * ((column > 0) + (column > replicas))
-            _paste(sheet, draw, cell, contour, x, _HEADER + number * height)
+            y, last = _HEADER + number * height, _SIDE - 1
+            if picture is None:
+                draw.rectangle((x, y, x + last, y + last), outline=_QUIET)
+            else:
+                pixels = np.array(Image.fromarray(picture).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS))
+                pixels[contour] = (0.35 * pixels[contour] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
+                sheet.paste(Image.fromarray(pixels), (x, y))
+            if crossed:
+                draw.line((x, y, x + last, y + last), _CROSS, 2)
+                draw.line((x, y + last, x + last, y), _CROSS, 2)
+            colour = _CROSS if crossed else _INK
+            draw.text((x + 1, y + _SIDE + 1), caption, colour, ImageFont.load_default(11))
     return sheet
 
 
@@ -95,30 +90,8 @@ def _cells(folder: Path, rows: Sequence[Row], replicas: int) -> list[Cell]:
     return cells + rejected[:_MOST_REJECTED]
 
 
-def _paste(
-    sheet: Image.Image,
-    draw: ImageDraw.ImageDraw,
-    cell: Cell,
-    contour: npt.NDArray[np.bool_],
-    x: int,
-    y: int,
-) -> None:
-    picture, caption, crossed = cell
-    last = _SIDE - 1
-    if picture is None:
-        draw.rectangle((x, y, x + last, y + last), outline=_QUIET)
-    else:
-        pixels = np.array(Image.fromarray(picture).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS))
-        pixels[contour] = (0.35 * pixels[contour] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
-        sheet.paste(Image.fromarray(pixels), (x, y))
-    if crossed:
-        draw.line((x, y, x + last, y + last), _CROSS, 2)
-        draw.line((x, y + last, x + last, y), _CROSS, 2)
-    draw.text((x + 1, y + _SIDE + 1), caption, _CROSS if crossed else _INK, ImageFont.load_default(11))
-
-
-def _draw_histogram(path: Path, rows: Sequence[Row], real: Sequence[float], threshold: float) -> None:
-    """Alignment of all tried images against the cross-validated one of real ones."""
+def draw_histogram(path: Path, rows: Sequence[Row], real: Sequence[float], threshold: float) -> None:
+    """Alignment of all tried images against the cross-validated Dice of `real` ones."""
     from matplotlib.figure import Figure
 
     bins = np.linspace(0, 1, 21).tolist()

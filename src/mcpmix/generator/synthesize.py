@@ -11,13 +11,12 @@ from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
 from mcpmix.generator.admission import Admission, exposure_limits
-from mcpmix.generator.bank import Bank, damaged
+from mcpmix.generator.bank import LEDGER, Bank, Ledger, damaged, read_verified
 from mcpmix.generator.copies import CopyCheck
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import load_judge
-from mcpmix.generator.ledger import LEDGER, Ledger, read_verified
-from mcpmix.generator.sheet import draw_pictures
+from mcpmix.generator.sheet import contact_sheet, draw_histogram
 from mcpmix.networks.features import features_digest, load_features
 from mcpmix.networks.weight_files import resolve
 
@@ -73,11 +72,11 @@ def run(
         counts: dict[str, Any] = {"parents": len(arrays), "tries": len(rows), "warnings": []}
         counts["images"] = sum(bool(row["admitted"]) for row in rows)
         counts["seen"] = {who: sorted(image.sha256 for image in found) for who, found in seen.items()}
-        alignment = None
+        contact_sheet(space.folder, rows, arrays).save(space.folder / "sheet.png", optimize=True)
         if admission is not None:
-            alignment = admission.judge.real_dice.tolist(), admission.alignment
+            real = admission.judge.real_dice.tolist()
+            draw_histogram(space.folder / "alignment.png", rows, real, admission.alignment)
             counts |= admission.summary(rows, space.folder, config.synthesis.replicas)
-        draw_pictures(space.folder, rows, arrays, alignment)
         for warning in counts["warnings"]:
             progress.say(f"pairs: {warning}")
         return space.finish(**counts, ledger=bank.ledger.head)

@@ -3,7 +3,7 @@ import pytest
 
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.bank import place_of, write_synthetic
-from mcpmix.generator.sheet import contact_sheet, draw_pictures
+from mcpmix.generator.sheet import contact_sheet, draw_histogram
 
 RED = (214, 39, 40)
 
@@ -59,10 +59,7 @@ def test_a_bank_that_was_not_judged_is_drawn_too(bank):
     assert contact_sheet(folder, plain, arrays).size == contact_sheet(folder, rows[:3], arrays).size
 
 
-def test_files_are_written(bank):
-    folder, rows, arrays = bank
-    draw_pictures(folder, rows, arrays, None)
-    assert (folder / "sheet.png").exists()
-    assert not (folder / "alignment.png").exists()
-    draw_pictures(folder, rows, arrays, ([0.5, 0.9], 0.4))
+def test_the_histogram_is_written(bank):
+    folder, rows, _ = bank
+    draw_histogram(folder / "alignment.png", rows, [0.5, 0.9], 0.4)
     assert (folder / "alignment.png").exists()

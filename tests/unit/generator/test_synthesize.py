@@ -9,7 +9,7 @@ from mcpmix.core.stage_folder import Artifact, read_artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator import synthesize
-from mcpmix.generator.ledger import admitted_replicas, read_verified
+from mcpmix.generator.bank import admitted_replicas, read_verified
 from mcpmix.generator.pair_source import open_pairs
 from mcpmix.networks.features import SmallFeatures, save_features
 from mcpmix.networks.weight_files import folder_digest
