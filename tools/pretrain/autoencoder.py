@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tools.pretrain.fitting import fit
+from tools.pretrain.fitting import fit, trainable_copy
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
@@ -20,7 +20,7 @@ from mcpmix.core.errors import ModelError
 from mcpmix.core.optimisers import one_cycle, plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.networks.diffusion import Autoencoder, raw_latents, trainable_copy
+from mcpmix.networks.diffusion import Autoencoder, raw_latents
 
 _SHARPENING_RATE = 5e-4
 _CRITIC_ALONE = 100  # first steps, in which the critic learns and is not listened to

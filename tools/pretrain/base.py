@@ -7,7 +7,8 @@ from typing import cast
 
 import numpy as np
 import torch
-from tools.pretrain.fitting import fit
+from diffusers import StableDiffusionPipeline
+from tools.pretrain.fitting import fit, trainable_copy
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -21,9 +22,7 @@ from mcpmix.networks.diffusion import (
     DiffusionBase,
     encode_images,
     noise_schedule,
-    save_base,
     tokenise,
-    trainable_copy,
 )
 
 _EMPTY_PROMPT_SHARE = 0.1
@@ -44,6 +43,21 @@ class TextAndDenoiser(nn.Module):
         """Noisy latents B,C,h,w, timesteps (B,), token ids B,L to the UNet's prediction."""
         prediction: Tensor = self.unet(noisy, timesteps, self.text_encoder(tokens).last_hidden_state).sample
         return prediction
+
+
+def save_base(base: DiffusionBase, folder: Path) -> None:
+    """Write all parts as float16 safetensors in diffusers' layout, with a model_index.json."""
+    pipeline = StableDiffusionPipeline(
+        vae=base.vae,
+        text_encoder=base.text_encoder,
+        tokenizer=base.tokenizer,
+        unet=base.unet,
+        scheduler=base.scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.to(dtype=torch.float16).save_pretrained(folder)
 
 
 def train_base(

@@ -1,16 +1,22 @@
-"""The loop that all networks are trained in."""
+"""The loop that all networks are trained in, and the copies that are trained."""
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from diffusers import AutoencoderKL, AutoencoderTiny, UNet2DConditionModel
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
+from transformers import CLIPTextModel
 
 from mcpmix.core.checkpoint import Stateful, run_steps
 from mcpmix.core.progress import SILENT, Progress
+
+Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
 
 
 def fit(
@@ -65,3 +71,13 @@ def fit(
         progress=progress,
         after_save=after_save,
     )
+
+
+def trainable_copy(network: Network) -> Network:
+    """A copy to train, which does not know from which folder its weights came."""
+    copied = copy.deepcopy(network).train().requires_grad_(True)
+    if isinstance(copied, CLIPTextModel):
+        copied.config._name_or_path = ""
+    else:
+        copied.register_to_config(_name_or_path="")
+    return copied

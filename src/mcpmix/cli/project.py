@@ -153,7 +153,7 @@ models = typer.Typer(no_args_is_help=True, help="List and pin weights.", rich_ma
 @models.command("list")
 def list_models() -> None:
     """List embedded and known weights: size, licence, and whether they are on this machine."""
-    from mcpmix.networks.known_weights import list_weights
+    from mcpmix.networks.weight_files import list_weights
 
     rows = [(name, size, "yes" if here else "no", licence) for name, size, here, licence in list_weights()]
     show_table(["weights", "size", "here", "licence"], rows, left=(0, 3))
@@ -166,6 +166,6 @@ def digest(
     ],
 ) -> None:
     """Print a source with the SHA-256 of its files, for use in a configuration."""
-    from mcpmix.networks.known_weights import pinned
+    from mcpmix.networks.weight_files import pinned
 
     typer.echo(pinned(source))

@@ -14,7 +14,7 @@ from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.networks.editing import InstructEditor
+from mcpmix.networks.generator import InstructEditor
 from mcpmix.networks.weight_files import folder_digest, resolve
 
 _BATCH = 4  # images edited at once: 512 px fit into 8 GB

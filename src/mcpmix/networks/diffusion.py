@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
 from diffusers import (
@@ -19,7 +19,6 @@ from diffusers import (
     DDPMScheduler,
     DPMSolverMultistepScheduler,
     SchedulerMixin,
-    StableDiffusionPipeline,
     UNet2DConditionModel,
 )
 from safetensors import SafetensorError
@@ -33,7 +32,6 @@ from mcpmix.core.errors import ModelError
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
 UNet: TypeAlias = UNet2DConditionModel
 ControlNet: TypeAlias = ControlNetModel
-Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 # Without accelerate: diffusers advises to install it unless it is told so; neither memory nor time differ.
@@ -122,31 +120,6 @@ def shrinkage(vae: Autoencoder) -> int:
     """How many times smaller than an image its latents are, per side."""
     widths = vae.config.get("block_out_channels") or vae.config.get("encoder_block_out_channels")
     return int(2 ** (len(widths) - 1))
-
-
-def save_base(base: DiffusionBase, folder: Path) -> None:
-    """Write all parts as float16 safetensors in diffusers' layout, with a model_index.json."""
-    pipeline = StableDiffusionPipeline(
-        vae=base.vae,
-        text_encoder=base.text_encoder,
-        tokenizer=base.tokenizer,
-        unet=base.unet,
-        scheduler=base.scheduler,
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    pipeline.to(dtype=torch.float16).save_pretrained(folder)
-
-
-def trainable_copy(network: Network) -> Network:
-    """A copy to train, which does not know from which folder its weights came."""
-    copied = copy.deepcopy(network).train().requires_grad_(True)
-    if isinstance(copied, CLIPTextModel):
-        copied.config._name_or_path = ""
-    else:
-        copied.register_to_config(_name_or_path="")
-    return copied
 
 
 # --- latents and prompts -----------------------------------------------------------------------------------

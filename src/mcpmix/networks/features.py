@@ -11,12 +11,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torchvision.models import ResNet50_Weights, resnet50
+from torchvision.models import resnet50
 
 from mcpmix.core.errors import ModelError
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.core.stage_folder import file_digest
-from mcpmix.networks.weight_files import EMBEDDED, digest_of_source, resolve, resolve_file, split_pin
+from mcpmix.networks.weight_files import (
+    EMBEDDED,
+    RESNET_URL,
+    digest_of_source,
+    resnet_file,
+    resolve,
+    resolve_file,
+    split_pin,
+)
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
@@ -95,11 +103,11 @@ def load_features(source: str) -> nn.Module:
     name, _ = split_pin(source)
     model: nn.Module
     if source == "resnet50":
-        url, path = ResNet50_Weights.IMAGENET1K_V2.url, _present_resnet()
+        path = _present_resnet()
         try:
             model = ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:  # torch fails on damaged files with errors of nearly every kind
-            raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {url} again.") from error
+            raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {RESNET_URL} again.") from error
     elif name == EMBEDDED or Path(name).expanduser().is_dir():
         model = load_small_features(resolve(source, "features"))
     elif (file := resolve_file(source)) is not None:
@@ -134,11 +142,6 @@ def load_small_features(folder: Path) -> SmallFeatures:
     return model
 
 
-def resnet_file() -> Path:
-    """Where the weights of `resnet50` are, or would be: torchvision's file in torch's local cache."""
-    return Path(torch.hub.get_dir()) / "checkpoints" / ResNet50_Weights.IMAGENET1K_V2.url.rsplit("/", 1)[-1]
-
-
 def features_digest(source: str) -> str:
     """SHA-256 of the weights that `load_features` reads; they may change under their name.
 
@@ -149,10 +152,10 @@ def features_digest(source: str) -> str:
 
 
 def _present_resnet() -> Path:
-    url, path = ResNet50_Weights.IMAGENET1K_V2.url, resnet_file()
+    path = resnet_file()
     if not path.exists():
         raise ModelError(
-            f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {url} on a machine "
-            "with internet and copy it there, or set rla.features=embedded."
+            f"features: resnet50 needs {path.name} (98 MB, BSD-3-Clause) at {path}. Fetch {RESNET_URL} on a "
+            "machine with internet and copy it there, or set rla.features=embedded."
         )
     return path

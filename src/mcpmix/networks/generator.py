@@ -1,4 +1,4 @@
-"""The mask-conditioned generator: a ControlNet on a frozen base, sampled with few steps.
+"""Networks that draw images: the mask-conditioned generator, and the editor by instruction of DiffuseMix.
 
 An image depends on its own seed and conditions only, never on the batch it was made in (up to rounding).
 """
@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers import ControlNetModel, DPMSolverMultistepScheduler
+from diffusers import (
+    ControlNetModel,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    StableDiffusionInstructPix2PixPipeline,
+)
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ModelError
@@ -42,7 +47,7 @@ class SamplingSettings:
 
 
 class Generator:
-    """Base model and ControlNet, frozen, on one device."""
+    """A ControlNet on its base, both frozen, on one device; sampled with few steps."""
 
     def __init__(self, base: DiffusionBase, control: ControlNetModel) -> None:
         self.base = base.freeze()
@@ -63,20 +68,14 @@ class Generator:
 
         Args:
             condition: B,2,H,W in [0, 1]: mask and depth.
-            prompts: B texts.
-            seeds: B seeds; each image's noise comes from its own.
+            seeds: each image's noise comes from its own.
             sources: B,3,H,W in [0, 1], the real images; needed for strength below 1.
 
         Returns:
             B,3,H,W images in [0, 1], float32 on the CPU.
         """
         height, width = condition.shape[2:]
-        multiple = self.base.image_multiple
-        if height % multiple or width % multiple:
-            raise ModelError(
-                f"The generator needs image sides that are multiples of {multiple}, got {width}x{height}. "
-                f"Set data.size to {max(multiple, round(height / multiple) * multiple)}."
-            )
+        _require_sides("generator", condition, self.base.image_multiple)
         condition = condition.to(self.device, self.base.unet.dtype)
         scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
         scheduler.set_timesteps(settings.steps, device=self.device)
@@ -182,3 +181,85 @@ def load_generator(base: DiffusionBase, control: Path) -> Generator:
     network = load_control(control).to(base.unet.device)
     load_decoder(base.unet, control)
     return Generator(base, network)
+
+
+class InstructEditor:
+    """InstructPix2Pix, with the scheduler that DiffuseMix uses: another appearance in the same layout.
+
+    It does not see masks: DiffuseMix trains on its edits under the mask of the original.
+
+    Args:
+        folder: a pipeline in diffusers' layout, such as that of timbrooks/instruct-pix2pix.
+
+    Raises:
+        ModelError: the folder is missing, damaged or of another kind of pipeline.
+    """
+
+    def __init__(
+        self, folder: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
+    ) -> None:
+        try:
+            # The safety checker blackens frames of mucosa.
+            pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+                folder,
+                dtype=precision,
+                safety_checker=None,
+                requires_safety_checker=False,
+                low_cpu_mem_usage=False,
+            )
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ModelError(f"Cannot load the editor in {folder}: {error}") from error
+        latents, inputs = pipeline.vae.config.latent_channels, pipeline.unet.config.in_channels
+        if inputs != 2 * latents:
+            raise ModelError(
+                f"{folder} is not an InstructPix2Pix pipeline: its UNet takes {inputs} channels, expected "
+                f"{2 * latents} (latents of the noise and of the image)."
+            )
+        pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(pipeline.scheduler.config)
+        pipeline.set_progress_bar_config(disable=True)
+        self.pipeline = pipeline.to(device)
+        self.precision = precision
+
+    @torch.no_grad()
+    def edit(
+        self,
+        images: Tensor,
+        instructions: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        steps: int,
+        guidance: float,
+        image_guidance: float,
+    ) -> Tensor:
+        """Edit each image by its own instruction.
+
+        Args:
+            images: B,3,H,W in [0, 1].
+            seeds: each image's noise comes from its own.
+            guidance: towards the instruction.
+            image_guidance: towards the image.
+
+        Returns:
+            B,3,H,W in [0, 1], float32 on the CPU.
+        """
+        levels = len(self.pipeline.unet.config.block_out_channels)
+        _require_sides("editor", images, int(self.pipeline.vae_scale_factor * 2 ** (levels - 1)))
+        edited: Tensor = self.pipeline(
+            prompt=list(instructions),
+            image=images.to(self.pipeline.device, self.precision),
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            image_guidance_scale=image_guidance,
+            generator=[torch.Generator().manual_seed(seed) for seed in seeds],
+            output_type="pt",
+        ).images
+        return edited.float().cpu().clamp(0, 1)
+
+
+def _require_sides(what: str, images: Tensor, multiple: int) -> None:
+    height, width = images.shape[2:]
+    if height % multiple or width % multiple:
+        raise ModelError(
+            f"The {what} needs image sides that are multiples of {multiple}, got {width}x{height}. "
+            f"Set data.size to {max(multiple, round(height / multiple) * multiple)}."
+        )

@@ -3,19 +3,25 @@
 import importlib
 import inspect
 import json
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, ModelError, did_you_mean
-from mcpmix.networks.segmenter_parts import AnySize, load_matching, read_state
-from mcpmix.networks.weight_files import EMBEDDED
+from mcpmix.core.errors import ConfigError, ModelError, bullet_list, did_you_mean
+from mcpmix.networks.weight_files import EMBEDDED, split_pin, verify_pin
+
+_CONFIG = "config.json"
+_WEIGHTS = "model.safetensors"
 
 # By import path: each library is imported when one of its networks is asked for; together they take seconds.
+# And these modules import this one.
 SEGMENTERS = {
     "segformer": "mcpmix.networks.segformer:Segformer",
     "unet": "mcpmix.networks.smp:unet",
@@ -23,6 +29,7 @@ SEGMENTERS = {
     "segnet": "mcpmix.networks.segnet:build_segnet",
 }
 """Names of the networks, and what builds them from a variant and a source of weights."""
+_OF_SMP = "mcpmix.networks.smp:build_architecture"  # for any class of that library
 
 
 def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.Module:
@@ -69,13 +76,12 @@ def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
     """
     import segmentation_models_pytorch as smp
 
-    from mcpmix.networks.smp import build_architecture
-
     made = _imported(path)
     if not callable(made):
         raise ConfigError(f"segmenter.name: {path} is {type(made).__name__}; expected a class of nn.Module.")
     if isinstance(made, type) and issubclass(made, smp.base.SegmentationModel):
-        return build_architecture(made, variant, weights)
+        built: nn.Module = _imported(_OF_SMP)(made, variant, weights)
+        return built
     arguments = {"variant": variant} if "variant" in inspect.signature(made).parameters else {}
     try:
         inspect.signature(made).bind(**arguments)
@@ -123,10 +129,108 @@ class _Checked(nn.Module):
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
 
 
+class AnySize(nn.Module):
+    """Lets a network that needs certain image sizes take all.
+
+    The image is extended to the right and below by its own last column and row up to the next multiple of
+    `multiple`; the logits are cropped to the image. A size that is a multiple already passes unchanged.
+
+    Args:
+        network: B,3,H,W to B,1,H,W for sides that are multiples of `multiple`.
+        multiple: in pixels.
+    """
+
+    def __init__(self, network: nn.Module, multiple: int = 32) -> None:
+        super().__init__()
+        self.network = network
+        self.multiple = multiple
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W to B,1,H,W logits."""
+        height, width = images.shape[2:]
+        padded = F.pad(images, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
+        logits: Tensor = self.network(padded)
+        return logits[..., :height, :width]
+
+
+# --- state files --------------------------------------------------------------------------------------------
+
+
+def read_state(source: str) -> dict[str, Tensor]:
+    """The tensors of a state file by name, without running code from it.
+
+    Args:
+        source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
+            wrote (plain tensors only); optionally pinned, `@sha256:<digest>`.
+
+    Raises:
+        ModelError: no such file, not of these kinds, or of another digest.
+    """
+    name, pin = split_pin(source)
+    path = Path(name).expanduser()
+    if pin is not None and path.exists():
+        verify_pin(name, path, pin)
+    path = path / _WEIGHTS if path.is_dir() else path
+    if not path.is_file():
+        raise ModelError(
+            f"segmenter.weights: there is no file {path}. Expected a .safetensors file, a folder with "
+            f"{_WEIGHTS}, or a state dictionary of torch.save."
+        )
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise ModelError(
+            f"segmenter.weights: {path} cannot be read: damaged, or not a file of plain tensors "
+            f"({type(error).__name__}). Save the state dictionary alone, best as .safetensors."
+        ) from error
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ModelError(
+            f"segmenter.weights: {path} does not hold a state dictionary of tensors. Save "
+            "network.state_dict() alone."
+        )
+    return dict(state)
+
+
+def load_matching(network: nn.Module, state: Mapping[str, Tensor], headline: str) -> None:
+    """Load a state that has exactly the network's tensors.
+
+    Raises:
+        ModelError: `headline` and all differences.
+    """
+    require_match(state, network.state_dict(), headline, exact=True)
+    network.load_state_dict(state)
+
+
+def require_match(
+    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], headline: str, *, exact: bool
+) -> None:
+    """Refuse a state that lacks tensors, has them in other shapes or, if `exact`, has more than wanted.
+
+    Raises:
+        ModelError: `headline` and all differences.
+    """
+    differences = {
+        "missing": [name for name in wanted if name not in state],
+        "unknown": [name for name in state if name not in wanted] if exact else [],
+        "of another shape": [
+            f"{name} is {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in state and state[name].shape != tensor.shape
+        ],
+    }
+    problems = [
+        f"{len(names)} tensors {kind}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+        for kind, names in differences.items()
+        if names
+    ]
+    if problems:
+        raise ModelError(bullet_list(headline, problems))
+
+
 # --- the folder of a trained segmenter ---------------------------------------------------------------------
 
-_CONFIG = "config.json"
-_WEIGHTS = "model.safetensors"
 _EXPECTED = f"Expected a folder with {_CONFIG} and {_WEIGHTS}, as `mcpmix train` writes it, or a run's folder"
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 

@@ -1,4 +1,4 @@
-"""Where weights come from: embedded in the package, a local folder, or a hub id that is already on disk.
+"""Weights that a configuration may name: embedded ones, a local folder, or a hub id that is already on disk.
 
 Nothing is downloaded here. A hub id that is not in the local cache gives a message that says how to get it,
 how large it is and under which licence. Any of them may be pinned: `name@sha256:<digest>` is refused if the
@@ -18,6 +18,7 @@ from mcpmix.core.errors import ModelError
 from mcpmix.core.stage_folder import digest_of, file_digest
 
 EMBEDDED = "embedded"
+RESNET_URL = "https://download.pytorch.org/models/resnet50-11ad3fa6.pth"  # torchvision's IMAGENET1K_V2
 _PIN = "@sha256:"
 _PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 _UNUSED = ("safety_checker", "feature_extractor")  # parts of a pipeline that are never loaded
@@ -175,6 +176,38 @@ def folder_digest(folder: Path) -> str:
     """SHA-256 over the names and bytes of all configuration and weight files of a model folder."""
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".safetensors", ".txt"))
     return digest_of({str(path.relative_to(folder)): file_digest(path) for path in files})
+
+
+def pinned(source: str) -> str:
+    """A source with its digest behind it, `source@sha256:<digest>`; a pin that it has already is checked.
+
+    Raises:
+        ModelError: it is not here, or has another digest than its pin.
+    """
+    return f"{split_pin(source)[0]}{_PIN}{digest_of_source(source, 'pipeline')}"
+
+
+def resnet_file() -> Path:
+    """Where the weights of `resnet50` are, or would be: torchvision's file in torch's local cache."""
+    from torch.hub import get_dir  # heavy
+
+    return Path(get_dir()) / "checkpoints" / RESNET_URL.rsplit("/", 1)[-1]
+
+
+def list_weights() -> list[tuple[str, str, bool, str]]:
+    """Name, size, whether on this machine, and licence: embedded parts first, then published weights."""
+    rows = []
+    for part in ("pipeline", "control", "depth", "features", "segmenter"):
+        size, here = KNOWN[EMBEDDED].size, is_present(EMBEDDED, part)
+        if here:
+            files = (path for path in embedded_folder(part).rglob("*") if path.is_file())
+            size = f"{sum(path.stat().st_size for path in files) / 1e6:.1f} MB"
+        rows.append((f"{EMBEDDED} ({part})", size, here, KNOWN[EMBEDDED].licence))
+    for name, known in KNOWN.items():
+        if name != EMBEDDED:
+            here = resnet_file().is_file() if name == "resnet50" else is_present(name, "")
+            rows.append((name, known.size, here, known.licence))
+    return rows
 
 
 def licence_of(source: str) -> str:

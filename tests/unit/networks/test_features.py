@@ -8,9 +8,9 @@ from mcpmix.networks.features import (
     SmallFeatures,
     load_features,
     load_small_features,
-    resnet_file,
     save_features,
 )
+from mcpmix.networks.weight_files import resnet_file
 
 
 def test_saved_features_are_frozen_and_pass_gradients_to_the_image(tmp_path):
