@@ -101,13 +101,12 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
     kind = config.get("_class_name")
     if kind != ControlNetModel.__name__:
         raise ModelError(f"{folder} does not hold a ControlNet but a network of class {kind}.")
-    there, here = ({name: part.get(name) for name in _SHARED} for part in (config, unet))
-    here = {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
-    differences = [
-        f"{name}: {there[name]} there, {here[name]} in the base"
-        for name in _SHARED
-        if there[name] != here[name]
-    ]
+    differences = []
+    for name in _SHARED:
+        there, here = config.get(name), unet.get(name)
+        here = list(here) if isinstance(here, tuple) else here
+        if there != here:
+            differences.append(f"{name}: {there} there, {here} in the base")
     factor = 2 ** (len(config.get("conditioning_embedding_out_channels", _PUBLISHED_WIDTHS)) - 1)
     if latent_factor is not None and factor != latent_factor:
         differences.append(f"down-sampling of the condition: {factor} there, {latent_factor} in the base")

@@ -36,7 +36,7 @@ DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 # Without accelerate: diffusers advises to install it unless it is told so; neither memory nor time differ.
 _LOADING = {"torch_dtype": torch.float32, "low_cpu_mem_usage": False}
-_AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
+AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 
 
 @dataclass
@@ -108,9 +108,9 @@ def load_autoencoder(folder: Path) -> Autoencoder:
     """
     try:
         name = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_class_name")
-        if name not in _AUTOENCODERS:
-            raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(_AUTOENCODERS)}.")
-        vae: Autoencoder = _AUTOENCODERS[name].from_pretrained(folder, **_LOADING)
+        if name not in AUTOENCODERS:
+            raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(AUTOENCODERS)}.")
+        vae: Autoencoder = AUTOENCODERS[name].from_pretrained(folder, **_LOADING)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
     return vae.eval().requires_grad_(False)
@@ -171,15 +171,10 @@ def embed_prompts(base: DiffusionBase, prompts: Sequence[str]) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """Forward process of a trained model.
+    """Forward process of a trained model."""
 
-    Attributes:
-        alphas_cumprod: signal power left after each of the training timesteps, shape (T,), decreasing.
-        prediction_type: what the UNet predicts: "epsilon", "v_prediction" or "sample".
-    """
-
-    alphas_cumprod: Tensor
-    prediction_type: str
+    alphas_cumprod: Tensor  # signal power left after each of the training timesteps, (T,), decreasing
+    prediction_type: str  # what the UNet predicts: "epsilon", "v_prediction" or "sample"
 
     @property
     def timesteps(self) -> int:
@@ -233,27 +228,34 @@ def noise_schedule(scheduler: SchedulerMixin) -> NoiseSchedule:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples with their noise, for a ControlNet.
+    """Examples with their noise, for a ControlNet."""
 
-    Attributes:
-        clean: B,C,h,w latents.
-        noise: likewise.
-        t: (B,) timesteps.
-        shown: B,2,H,W condition, a channel blank where it was dropped.
-        masks: B,H,W.
-        text: B,L,C embeddings.
-    """
-
-    clean: Tensor
-    noise: Tensor
-    t: Tensor
-    shown: Tensor
-    masks: Tensor
-    text: Tensor
+    clean: Tensor  # B,C,h,w latents
+    noise: Tensor  # B,C,h,w
+    t: Tensor  # (B,) timesteps
+    shown: Tensor  # B,2,H,W condition, a channel blank where it was dropped
+    masks: Tensor  # B,H,W
+    text: Tensor  # B,L,C embeddings
 
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
         return Batch(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def predict_controlled(
+    unet: nn.Module, control: nn.Module, noisy: Tensor, t: Tensor, text: Tensor, condition: Tensor
+) -> Tensor:
+    """The UNet's answer B,C,h,w with what the ControlNet adds to it."""
+    down, middle = control(noisy, t, text, condition, return_dict=False)
+    prediction: Tensor = unet(
+        noisy,
+        t,
+        text,
+        down_block_additional_residuals=down,
+        mid_block_additional_residual=middle,
+        return_dict=False,
+    )[0]
+    return prediction
 
 
 def denoising_error(unet: nn.Module, control: nn.Module, batch: Batch, schedule: NoiseSchedule) -> Tensor:
@@ -263,15 +265,7 @@ def denoising_error(unet: nn.Module, control: nn.Module, batch: Batch, schedule:
         memory_format=torch.channels_last
     )
     shown = batch.shown.contiguous(memory_format=torch.channels_last)
-    down, middle = control(noisy, batch.t, batch.text, shown, return_dict=False)
-    prediction: Tensor = unet(
-        noisy,
-        batch.t,
-        batch.text,
-        down_block_additional_residuals=down,
-        mid_block_additional_residual=middle,
-        return_dict=False,
-    )[0]
+    prediction = predict_controlled(unet, control, noisy, batch.t, batch.text, shown)
     target = schedule.target(batch.clean, batch.noise, batch.t)
     return (prediction.float() - target).square().mean(dim=1)
 
@@ -298,12 +292,7 @@ def training_loss(
 
 
 def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tensor:
-    """Weights B,h,w of mean 1 that count a place under the mask `weight` times as much as one outside.
-
-    Args:
-        masks: B,H,W in {0, 1}.
-        size: h and w of the latents.
-    """
+    """Weights B,h,w of mean 1 by which a place under the masks B,H,W counts `weight` times as much."""
     covered = F.adaptive_avg_pool2d(masks[:, None], size)[:, 0]
     emphasis = 1 + (weight - 1) * covered
     return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)

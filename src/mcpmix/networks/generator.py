@@ -25,25 +25,20 @@ from mcpmix.networks.diffusion import (
     embed_prompts,
     encode_images,
     load_decoder,
+    predict_controlled,
 )
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How images are drawn.
+    """How images are drawn."""
 
-    Attributes:
-        steps: denoising steps of DPM-Solver++.
-        guidance: classifier-free guidance; 1 needs no unconditional pass.
-        strength: 1 starts from noise; below 1 from the noised latents of the source images.
-        mask_guidance: how far to go from what the mask's absence would give to what the mask gives; 1 adds
-            nothing and costs nothing, above 1 takes one more pass and paints the lesion more distinctly.
-    """
-
-    steps: int
-    guidance: float
+    steps: int  # of DPM-Solver++
+    guidance: float  # classifier-free; 1 needs no unconditional pass
+    # How far to go from what the mask's absence would give to what the mask gives; 1 adds nothing and costs
+    # nothing, above 1 takes one more pass and paints the lesion more distinctly.
     mask_guidance: float
-    strength: float
+    strength: float  # 1 starts from noise; below 1 from the noised latents of the source images
 
 
 class Generator:
@@ -135,15 +130,7 @@ class Generator:
     ) -> Tensor:
         """The UNet's guided prediction; all passes go through the networks as one batch."""
         inputs = latents.repeat(len(weights), 1, 1, 1)
-        down, middle = self.control(inputs, t, text, condition, return_dict=False)
-        prediction: Tensor = self.base.unet(
-            inputs,
-            t,
-            text,
-            down_block_additional_residuals=down,
-            mid_block_additional_residual=middle,
-            return_dict=False,
-        )[0]
+        prediction = predict_controlled(self.base.unet, self.control, inputs, t, text, condition)
         answers = prediction.chunk(len(weights))
         return torch.stack([w * answer for w, answer in zip(weights, answers, strict=True)]).sum(dim=0)
 

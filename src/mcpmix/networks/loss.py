@@ -18,16 +18,12 @@ def has_batch_norm(network: nn.Module) -> bool:
 
 
 def predict_terms(network: nn.Module, images: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:
-    """Logits of each term of a step.
+    """Logits of each term of a step; a term has B',3,H,W images and a name.
 
     A network without batch norm takes all terms in one concatenated pass. With it, each term has its own
     pass, and only those named "real" move the running statistics: mixed images in the same batch cost
     accuracy even when their loss hardly counts. Where no term is real, as for Mixup, all of them move the
     statistics: a network that never saw any would be useless in evaluation.
-
-    Args:
-        images: one B',3,H,W tensor per term.
-        names: one name per term.
     """
     if len(images) == 1:
         return [network(images[0])]
@@ -60,14 +56,10 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
 
 def input_gradient(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of the summed loss at the images.
+    """The gradient of the summed loss at images B,3,H,W with targets B,1,H,W.
 
     The network is in evaluation mode meanwhile, so that neither dropout nor batch statistics are touched,
     and the gradients of its parameters are neither computed nor changed.
-
-    Args:
-        images: B,3,H,W, float.
-        targets: B,1,H,W in [0, 1].
     """
     training = network.training
     network.eval()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from diffusers import AutoencoderKL, AutoencoderTiny, ControlNetModel, UNet2DConditionModel
+from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,7 +23,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 from mcpmix.core.errors import ModelError
 from mcpmix.networks.controlnet import CONDITIONS, embedding_widths
-from mcpmix.networks.diffusion import decoder_of, shrinkage
+from mcpmix.networks.diffusion import AUTOENCODERS, Autoencoder, decoder_of, predict_controlled, shrinkage
 from mcpmix.networks.weight_files import resolve, split_pin
 
 STABLE_DIFFUSION = "stable-diffusion-v1-5/stable-diffusion-v1-5"
@@ -39,7 +39,6 @@ SD15: dict[str, dict[str, Any]] = {
     },
     "text_encoder": {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12},
 }
-_AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
 _FLOAT = 4  # bytes
 _MOMENTS = {"adamw": 8, "adamw-8bit": 2}  # bytes per trained parameter: two moments
 
@@ -48,7 +47,7 @@ class MetaPipeline(NamedTuple):
     """A pipeline and a ControlNet for it on the meta device: shapes, no numbers."""
 
     unet: UNet2DConditionModel
-    vae: AutoencoderKL | AutoencoderTiny
+    vae: Autoencoder
     text_encoder: CLIPTextModel
     control: ControlNetModel
 
@@ -72,14 +71,10 @@ def pipeline_configs(source: str) -> dict[str, dict[str, Any]]:
 
 
 def build_meta(configs: dict[str, dict[str, Any]]) -> MetaPipeline:
-    """All networks of stage 2, without memory for their weights.
-
-    Raises:
-        ModelError: the autoencoder is of an unknown kind.
-    """
+    """All networks of stage 2, without memory for their weights."""
     kind = configs["vae"].get("_class_name")
-    if kind not in _AUTOENCODERS:
-        raise ModelError(f"Unknown autoencoder {kind!r}; known: {', '.join(_AUTOENCODERS)}.")
+    if kind not in AUTOENCODERS:
+        raise ModelError(f"Unknown autoencoder {kind!r}; known: {', '.join(AUTOENCODERS)}.")
     with torch.device("meta"):
         unet = UNet2DConditionModel.from_config(configs["unet"])
         control = ControlNetModel.from_unet(
@@ -87,14 +82,14 @@ def build_meta(configs: dict[str, dict[str, Any]]) -> MetaPipeline:
         )
         return MetaPipeline(
             unet,
-            _AUTOENCODERS[kind].from_config(configs["vae"]),
+            AUTOENCODERS[kind].from_config(configs["vae"]),
             CLIPTextModel(CLIPTextConfig.from_dict(configs["text_encoder"])),
             control,
         )
 
 
 def parameter_count(network: nn.Module) -> int:
-    """Number of parameters."""
+    """Number of parameters, trained or frozen."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -122,7 +117,7 @@ def finetune_plan(
             unet.enable_gradient_checkpointing()
             control.enable_gradient_checkpointing()
         inputs = _inputs(pipeline, image_size, batch_size, precision)
-        activations = _backward_peak(learning, lambda: _predict(unet, control, inputs))
+        activations = _backward_peak(learning, lambda: predict_controlled(unet, control, *inputs))
     trained = parameter_count(learning)
     frozen = parameter_count(pipeline.unet) + parameter_count(pipeline.control) - trained
     return {
@@ -147,7 +142,7 @@ def synthesis_plan(
         inputs = _inputs(pipeline, image_size, batch_size * passes, torch.float32)
         latents = inputs[0][:batch_size]
         with Footprint() as denoising:
-            _predict(unet, control, inputs)
+            predict_controlled(unet, control, *inputs)
         with Footprint() as decoding:
             vae.decode(latents)
     return {
@@ -179,17 +174,12 @@ def training_plan(
 
 
 class Footprint(TorchDispatchMode):
-    """Counts the live bytes of all tensors that are made while it is active.
-
-    Attributes:
-        now: live bytes.
-        peak: the most there ever were.
-    """
+    """Counts the live bytes of all tensors that are made while it is active."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
-        self.peak = 0
+        self.peak = 0  # the most bytes that were ever live
 
     def __torch_dispatch__(
         self,
@@ -231,7 +221,9 @@ def _width_in_training(precision: torch.dtype) -> int:
     return _FLOAT + (precision.itemsize if precision.itemsize < _FLOAT else 0)
 
 
-def _inputs(pipeline: MetaPipeline, image_size: int, count: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _inputs(
+    pipeline: MetaPipeline, image_size: int, count: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Latents, timesteps, text and condition."""
     unet, text = pipeline.unet.config, pipeline.text_encoder.config
     side = image_size // shrinkage(pipeline.vae)
@@ -241,14 +233,6 @@ def _inputs(pipeline: MetaPipeline, image_size: int, count: int, dtype: torch.dt
         torch.empty(count, text.max_position_embeddings, unet.cross_attention_dim, dtype=dtype),
         torch.empty(count, CONDITIONS, image_size, image_size, dtype=dtype),
     )
-
-
-def _predict(unet: UNet2DConditionModel, control: ControlNetModel, inputs: tuple[Tensor, ...]) -> Tensor:
-    down, middle = control(*inputs, return_dict=False)
-    prediction: Tensor = unet(
-        *inputs[:3], down_block_additional_residuals=down, mid_block_additional_residual=middle
-    ).sample
-    return prediction
 
 
 def _backward_peak(learning: nn.Module, forward: Callable[[], Tensor]) -> int:

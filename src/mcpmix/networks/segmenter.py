@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ConfigError, ModelError, bullet_list, did_you_mean
-from mcpmix.networks.weight_files import EMBEDDED, split_pin, verify_pin
+from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pin
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
@@ -134,10 +134,6 @@ class AnySize(nn.Module):
 
     The image is extended to the right and below by its own last column and row up to the next multiple of
     `multiple`; the logits are cropped to the image. A size that is a multiple already passes unchanged.
-
-    Args:
-        network: B,3,H,W to B,1,H,W for sides that are multiples of `multiple`.
-        multiple: in pixels.
     """
 
     def __init__(self, network: nn.Module, multiple: int = 32) -> None:
@@ -194,11 +190,7 @@ def read_state(source: str) -> dict[str, Tensor]:
 
 
 def load_matching(network: nn.Module, state: Mapping[str, Tensor], headline: str) -> None:
-    """Load a state that has exactly the network's tensors.
-
-    Raises:
-        ModelError: `headline` and all differences.
-    """
+    """Load a state that has exactly the network's tensors; see `require_match`."""
     require_match(state, network.state_dict(), headline, exact=True)
     network.load_state_dict(state)
 
@@ -232,7 +224,6 @@ def require_match(
 # --- the folder of a trained segmenter ---------------------------------------------------------------------
 
 _EXPECTED = f"Expected a folder with {_CONFIG} and {_WEIGHTS}, as `mcpmix train` writes it, or a run's folder"
-_PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 
 
 def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]) -> None:
@@ -252,12 +243,12 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        if folder.is_file() and (folder.suffix in _PICKLES or _is_pickle(folder)):
+        if folder.is_file() and (folder.suffix in PICKLES or _is_pickle(folder)):
             what = "is a pickle, which can run code when it is opened, and is not read"
         raise ModelError(f"{folder} {what}. {_EXPECTED}.")
     missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
     if missing:
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         there = f" {', '.join(pickles[:3])} there is a pickle and is not read." if pickles else ""
         raise ModelError(f"{folder} has no segmenter: no {' and no '.join(missing)}.{there} {_EXPECTED}.")
     description = read_description(folder)

@@ -73,12 +73,7 @@ def unpool(maps: Tensor, places: Tensor) -> Tensor:
 
 
 def build_segnet(variant: str, weights: str | None = None) -> nn.Module:
-    """SegNet for any image size.
-
-    Args:
-        variant: "vgg16" (the paper's) or "small".
-        weights: state file of the whole network; None: from scratch.
-    """
+    """SegNet "vgg16" (the paper's) or "small" for any image size; `weights` are of the whole network."""
     if variant not in _VARIANTS:
         raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(_VARIANTS)}.")
     network = SegNet(_VARIANTS[variant])

@@ -20,7 +20,7 @@ from mcpmix.core.stage_folder import digest_of, file_digest
 EMBEDDED = "embedded"
 RESNET_URL = "https://download.pytorch.org/models/resnet50-11ad3fa6.pth"  # torchvision's IMAGENET1K_V2
 _PIN = "@sha256:"
-_PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
 _UNUSED = ("safety_checker", "feature_extractor")  # parts of a pipeline that are never loaded
 
 
@@ -117,7 +117,21 @@ def resolve(source: str, embedded_part: str) -> Path:
                 f"On a machine with internet run `hf download {name}{files}`, or copy the folder here and "
                 "give its path."
             ) from error
-    _refuse_pickles(name, folder)
+    pickles = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix in PICKLES
+        and path.parent.name not in _UNUSED
+        and not any(path.parent.glob("*.safetensors"))
+    )
+    if pickles:
+        kind = "StableDiffusionPipeline" if (folder / "model_index.json").exists() else "the model's class"
+        raise ModelError(
+            f"{name}: {folder} holds weights as pickles only ({', '.join(map(str, pickles))}), which can run "
+            "any code when they are loaded. Fetch safetensors files of the same model, or convert it on a "
+            f"machine where that risk is acceptable: load it with {kind}."
+            "from_pretrained(folder, use_safetensors=False) and write it with save_pretrained(new_folder)."
+        )
     if pin is not None:
         verify_pin(name, folder, pin)
     return folder
@@ -214,22 +228,3 @@ def licence_of(source: str) -> str:
     """The licence of known weights, or a reminder to look it up."""
     known = KNOWN.get(source.partition(_PIN)[0])
     return known.licence if known else "unknown to this program: check the terms of the weights yourself"
-
-
-def _refuse_pickles(name: str, folder: Path) -> None:
-    """Refuse a folder in which a network is stored as a pickle only."""
-    pickles = sorted(
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.suffix in _PICKLES
-        and path.parent.name not in _UNUSED
-        and not any(path.parent.glob("*.safetensors"))
-    )
-    if pickles:
-        kind = "StableDiffusionPipeline" if (folder / "model_index.json").exists() else "the model's class"
-        raise ModelError(
-            f"{name}: {folder} holds weights as pickles only ({', '.join(map(str, pickles))}). A pickle can "
-            "run any code when it is loaded, so it is refused. Fetch safetensors files of the same model, "
-            f"or convert it on a machine where that risk is acceptable: load it with {kind}."
-            "from_pretrained(folder, use_safetensors=False) and write it with save_pretrained(new_folder)."
-        )

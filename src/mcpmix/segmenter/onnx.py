@@ -34,19 +34,12 @@ Input = Literal["uint8", "float32"]
 
 
 class Agreement(NamedTuple):
-    """A file compared with torch.
-
-    Attributes:
-        images: number of images.
-        pixels: number of their pixels.
-        difference: largest absolute difference of a probability.
-        flipped: pixels that are lesion (0.5 or more) for one and not for the other.
-    """
+    """A file compared with torch."""
 
     images: int
     pixels: int
-    difference: float
-    flipped: int
+    difference: float  # largest absolute difference of a probability
+    flipped: int  # pixels that are lesion (0.5 or more) for one and not for the other
 
 
 def export_segmenter(
@@ -65,7 +58,6 @@ def export_segmenter(
 
     Args:
         segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
-        out: the file to write, ending in .onnx.
         verify: an image or a folder of images to compare on; None: test images of the run.
         input_type: "uint8", or "float32" for images in [0, 1].
 
@@ -116,10 +108,8 @@ def export_segmenter(
 def images_of(segmenter: Path, given: Path | None) -> list[Path]:
     """Image files to compare on, at most 16, evenly spread.
 
-    Args:
-        segmenter: folder of a segmenter; in a run, <run>/segmenter/<arm>/<seed>, the run's test images are
-            taken.
-        given: an image or a folder of images instead.
+    Those of `given`, an image or a folder; else the test images of the run, in which the segmenter's folder
+    is <run>/segmenter/<arm>/<seed>.
 
     Raises:
         DataError: there are none.
@@ -149,11 +139,7 @@ def compare(
     floating: bool,
     progress: Progress,
 ) -> Agreement:
-    """Run an exported file and the same segmenter in torch on images.
-
-    Args:
-        floating: whether the file wants float32 in [0, 1] instead of uint8.
-    """
+    """Run an exported file, which takes float32 in [0, 1] if `floating`, and the segmenter in torch."""
     pixels, flipped, difference = 0, 0, 0.0
     with progress.track("compare with torch", len(images)) as advance:
         for path in images:
@@ -163,9 +149,8 @@ def compare(
             expected = predictor.predict(image)
             pixels += expected.size
             flipped += int(np.count_nonzero((exported >= 0.5) != (expected >= 0.5)))
-            gaps = np.nan_to_num(
-                np.abs(exported - expected), nan=1.0
-            )  # not a number: the largest possible difference
+            # Not a number: the largest possible difference.
+            gaps = np.nan_to_num(np.abs(exported - expected), nan=1.0)
             difference = max(difference, float(gaps.max()))
             advance()
     return Agreement(len(images), pixels, difference, flipped)
@@ -200,12 +185,7 @@ def _trace(predictor: Predictor, input_type: Input) -> "ONNXProgram":
 
 
 class WholeSegmenter(nn.Module):
-    """A segmenter with its preprocessing, in tensor operations only: what `Predictor` computes.
-
-    Args:
-        network: from normalised 1,3,S,S images to 1,1,S,S logits.
-        size: the side S it was trained at, in pixels.
-    """
+    """A segmenter with its preprocessing, in tensor operations only: what `Predictor` computes."""
 
     def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()
@@ -213,14 +193,9 @@ class WholeSegmenter(nn.Module):
         self.size = size
 
     def forward(self, image: Tensor) -> Tensor:
-        """An image to its probabilities of lesion.
+        """An (H, W, 3) RGB image to its (H, W) float32 probabilities of lesion.
 
-        Args:
-            image: (H, W, 3) RGB, uint8; or float32 in [0, 1], which is rounded to 256 levels: files and
-                training have no others.
-
-        Returns:
-            (H, W) float32.
+        The image is uint8, or float32 in [0, 1], which is rounded to 256 levels: training has no others.
         """
         levels = image.permute(2, 0, 1).double()
         if image.is_floating_point():
@@ -234,14 +209,9 @@ class WholeSegmenter(nn.Module):
 def resize_levels(levels: Tensor, size: int) -> Tensor:
     """Grey levels at another size, bit for bit as `mcpmix.data.sample.resize_image` gives them with Pillow.
 
-    Equality matters: a grey level more or less moves the outline of a mask. Both passes are weighted sums of
-    whole numbers below 2 ** 53, which float64 adds exactly in any order, on any machine.
-
-    Args:
-        levels: (C, H, W) float64, whole numbers in 0..255.
-
-    Returns:
-        (C, size, size) float64, whole numbers in 0..255.
+    From (C, H, W) to (C, size, size), float64 of whole numbers in 0..255. Equality matters: a grey level more
+    or less moves the outline of a mask. Both passes are weighted sums of whole numbers below 2 ** 53, which
+    float64 adds exactly in any order, on any machine.
     """
     narrow = _rounded(levels @ _weights(levels.shape[2], size).T)
     return _rounded(_weights(levels.shape[1], size) @ narrow)

@@ -135,7 +135,6 @@ def predict_files(
 
     Args:
         segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
-        images: an image or a folder of images.
         threshold: probability in (0, 1) from which a pixel is lesion.
         flips: see `Predictor.predict`.
 
@@ -177,9 +176,8 @@ def predict_files(
                     probability = predictor.predict(image, flips=flips)
                     mask = probability >= threshold
                     if probabilities:
-                        write_png(
-                            plan[path]["probabilities"], np.round(probability * 65535).astype(np.uint16)
-                        )
+                        levels = np.round(probability * 65535).astype(np.uint16)
+                        write_png(plan[path]["probabilities"], levels)
                     if overlay:
                         write_png(plan[path]["overlays"], outlined(image, mask))
                     write_png(plan[path]["masks"], mask.astype(np.uint8) * np.uint8(255))
