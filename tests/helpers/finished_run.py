@@ -16,7 +16,7 @@ from mcpmix.data.index import DatasetIndex
 from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.sample import read_mask
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
-from mcpmix.mixing.schedules import cosine_decay
+from mcpmix.mixing.mcpmix import cosine_decay
 from mcpmix.phantom import render
 from mcpmix.report import report
 

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcpmix.metrics.boundary import boundary_distances
     from mcpmix.metrics.contract import HIGHER_IS_BETTER, EmptyRule, higher_is_better, score_keys
     from mcpmix.metrics.conventions import ConventionRow, conventions_table
     from mcpmix.metrics.folder import score_folder
@@ -22,17 +21,16 @@ if TYPE_CHECKING:
         holm,
         summarise,
     )
-    from mcpmix.metrics.suite import score, score_with_counts
+    from mcpmix.metrics.suite import boundary_distances, score, score_with_counts
 
 _MODULES = {
-    "boundary": ["boundary_distances"],
     "contract": ["HIGHER_IS_BETTER", "EmptyRule", "higher_is_better", "score_keys"],
     "conventions": ["ConventionRow", "conventions_table"],
     "folder": ["score_folder"],
     "region": ["Counts", "RegionAccumulator", "count", "region_scores"],
     "report": ["FolderOptions", "FolderReport", "draw_case"],
     "statistics": ["Aggregate", "PairedTest", "bootstrap_intervals", "compare_methods", "holm", "summarise"],
-    "suite": ["score", "score_with_counts"],
+    "suite": ["boundary_distances", "score", "score_with_counts"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
-from mcpmix.metrics.boundary import boundary_distances
-from mcpmix.metrics.contract import DEFAULT_RULE
-from mcpmix.metrics.masks import Mask, as_mask
+from mcpmix.metrics.contract import DEFAULT_RULE, Mask, as_mask
 from mcpmix.metrics.region import Counts, count
 from mcpmix.metrics.statistics import aggregate
+from mcpmix.metrics.suite import boundary_distances
 
 _LEVELS = 256  # thresholds 0, 1/255, ..., 1
 _LEVEL_SLACK = 1e-6  # a stored level k/255 reaches the threshold k/255 in spite of rounding

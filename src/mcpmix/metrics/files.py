@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.pixels import list_images
 from mcpmix.data.sample import read_grey
-from mcpmix.metrics.masks import Mask, as_mask
+from mcpmix.metrics.contract import Mask, as_mask
 
 MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif", ".jpg", ".jpeg", ".npy")
 _SHOWN = 10

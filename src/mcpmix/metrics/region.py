@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
-from mcpmix.metrics.contract import DEFAULT_RULE, REGION_KEYS, EmptyRule
-from mcpmix.metrics.masks import as_pair
+from mcpmix.metrics.contract import DEFAULT_RULE, REGION_KEYS, EmptyRule, as_pair
 from mcpmix.metrics.statistics import summarise
 
 if TYPE_CHECKING:

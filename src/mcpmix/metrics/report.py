@@ -18,13 +18,13 @@ from mcpmix.metrics.contract import (
     DEFAULT_RULE,
     DEFAULT_TOLERANCES,
     EmptyRule,
+    as_pair,
     check_lengths,
     higher_is_better,
     score_keys,
 )
 from mcpmix.metrics.conventions import ConventionRow
 from mcpmix.metrics.files import FilePair, Missing, read_pair
-from mcpmix.metrics.masks import as_pair
 from mcpmix.metrics.region import Counts
 from mcpmix.metrics.statistics import PairedTest
 

@@ -1,5 +1,9 @@
-"""MCPMix: mixing a real image with its synthetic counterpart under one hard mask."""
+"""MCPMix: mixing a real image with its synthetic counterpart under one hard mask.
 
+Schedules go over epochs t = 0 ... T. Later epochs count as T, so that nothing rises again in a tail.
+"""
+
+import math
 from abc import abstractmethod
 from typing import ClassVar, final
 
@@ -7,8 +11,10 @@ import torch
 from torch import Tensor
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.mixing.schedules import cosine_share, stepwise_share
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
+
+_STEPS = 8  # of the stepwise decay: the paper's 50 of 400 epochs
+_HELD = 2  # the paper's first 100 epochs
 
 
 def mix(real: Tensor, synthetic: Tensor, s: float | Tensor) -> Tensor:
@@ -55,6 +61,11 @@ def mix(real: Tensor, synthetic: Tensor, s: float | Tensor) -> Tensor:
         share = s.to(device=real.device, dtype=real.dtype)
         return torch.lerp(real, synthetic, share.reshape(-1, *([1] * (real.ndim - 1))) if s.ndim else share)
     return torch.lerp(real, synthetic, float(s))
+
+
+def cosine_decay(epoch: int, epochs: int) -> float:
+    """`(1 + cos(pi t / T)) / 2`: 1 at epoch `t = 0`, 1/2 at `T / 2`, exactly 0 from `T` on."""
+    return (1.0 + math.cos(math.pi * min(epoch, epochs) / epochs)) / 2.0
 
 
 def paired_terms(batch: Batch, mixed: Tensor, rho: Tensor | float) -> list[Term]:
@@ -136,8 +147,13 @@ class StepwiseMix(ScheduledMix):
     """
 
     def ceiling(self) -> float:
-        """See `stepwise_share`."""
-        return stepwise_share(self.epoch, self.epochs)
+        """For `T = 400`: 1 up to epoch 149, then reduced at 150, 200, ..., 400, where it is 0.
+
+        The paper does not say by how much; six equal reductions reach 0 at 400 without a jump.
+        """
+        # Whole-number arithmetic: rounding must not miss an epoch that is a step.
+        reductions = (_STEPS * min(self.epoch, self.epochs) - _HELD * self.epochs) // self.epochs
+        return 1.0 - max(reductions, 0) / (_STEPS - _HELD)
 
 
 @final
@@ -148,5 +164,5 @@ class CosineMix(ScheduledMix):
     """
 
     def ceiling(self) -> float:
-        """See `cosine_share`."""
-        return cosine_share(self.epoch, self.epochs)
+        """`0.25 (1 + cos(pi t / T))`, in [0, 0.5]."""
+        return 0.5 * cosine_decay(self.epoch, self.epochs)

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError, DataError, TrainingError
 from mcpmix.mixing.controllers import CONTROLLERS, Statistics
-from mcpmix.mixing.mcpmix import mix, paired_terms
+from mcpmix.mixing.mcpmix import cosine_decay, mix, paired_terms
 from mcpmix.mixing.mmd import FeatureExtractor, FrozenFeatures, mmd
-from mcpmix.mixing.schedules import cosine_decay
 from mcpmix.mixing.strategy import Batch, Strategy, Term, require
 
 GATE_TRAVEL = 3.5

@@ -1,13 +1,45 @@
-"""The last stage: tables and one self-contained page from all that the run has measured."""
+"""The last stage: tables and a page from all that the run has measured.
 
+The page is one file with everything in it, that needs neither network nor scripts.
+"""
+
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from mcpmix.config import Config
+from mcpmix.config_file import to_yaml
+from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
-from mcpmix.report.page import Results, to_html, to_markdown
-from mcpmix.report.tables import Run
+from mcpmix.data.cache import load_arrays
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.sample import read_image, read_mask
+from mcpmix.data.splits import PARTS
+from mcpmix.networks.weight_files import licence_of
+from mcpmix.report import sentences, tables
+from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
+from mcpmix.report.charts import gate_section, group_section, training_section
+from mcpmix.report.pictures import (
+    TRUTH_COLOUR,
+    Tile,
+    bank_tiles,
+    case_tiles,
+    pick_cases,
+    spread_over_groups,
+    strip,
+)
+from mcpmix.report.tables import HEADLINE, Column, Groups, Run, Table
+
+_STRIPS = 4  # training samples shown
+_COUNTERPARTS = 8  # counterparts shown of each, at most
+_CASES = 2  # test images shown of each kind: best, median, worst
 
 
 def key(
@@ -49,3 +81,326 @@ def run(
         return space.finish(
             arms=len(table["rows"]), seeds=len(table["seeds"]), images=table["images"], **marks
         )
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a run has made, and what is read from it, once."""
+
+    config: Config
+    dataset: Artifact
+    pairs: Artifact | None
+    segmenters: Mapping[Run, Artifact]
+    evaluations: Mapping[Run, Artifact]
+
+    @cached_property
+    def index(self) -> DatasetIndex:
+        """All images with their groups and parts."""
+        return DatasetIndex.read(self.dataset)
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms in their order."""
+        return arms_of(list(dict.fromkeys(arm for arm, _ in self.evaluations)))
+
+    @property
+    def word(self) -> str:
+        """What a group is, in the plural."""
+        return "patients" if self.config.data.source == "phantom" else "groups"
+
+    @cached_property
+    def leaks(self) -> str:
+        """Why the figures are too good: the split, or what the networks have seen; empty if they are not."""
+        counts = [item.manifest["counts"] for item in (self.dataset, *self.evaluations.values())]
+        return "; ".join(dict.fromkeys(str(found["leaks"]) for found in counts if found.get("leaks")))
+
+    @property
+    def leak_text(self) -> str:
+        """What a table has to say if its split leaks."""
+        return f"this split leaks ({self.leaks}), so the figures are too good" if self.leaks else ""
+
+    @property
+    def columns(self) -> list[list[Column]]:
+        """Columns of the tables that show all metrics."""
+        return tables.all_columns(self.config.evaluation.tolerances)
+
+    @cached_property
+    def table(self) -> Table:
+        """All metrics in one table."""
+        read = {run: tables.read_summary(item / "summary.json") for run, item in self.evaluations.items()}
+        return tables.build_table(read, [column for part in self.columns for column in part])
+
+    @cached_property
+    def scores(self) -> dict[Run, dict[str, float]]:
+        """DSC of each test image."""
+        ids = [record.id for record in self.index.part("test")]
+        return {
+            run: tables.read_scores(item / "scores.csv", HEADLINE, ids)
+            for run, item in self.evaluations.items()
+        }
+
+    @cached_property
+    def groups(self) -> Groups:
+        """DSC by arm, test group and seed."""
+        return tables.by_group(self.scores, {record.id: record.group for record in self.index.part("test")})
+
+    @property
+    def basis(self) -> str:
+        """What the figures of the tables are means of."""
+        groups = {record.group for record in self.index.part("test")}
+        return sentences.basis(self.table, len(groups), self.word)
+
+    @property
+    def steps(self) -> dict[str, list[int]]:
+        """Optimiser steps of the trainings of each arm."""
+        steps: dict[str, list[int]] = defaultdict(list)
+        for (arm, _), segmenter in self.segmenters.items():
+            steps[arm].append(int(segmenter.manifest["counts"]["steps"]))
+        return steps
+
+
+def to_markdown(results: Results) -> str:
+    """The tables as Markdown, with what a reader must know about them."""
+    table = results.table
+    notes = [
+        f"**{results.leak_text}**" if results.leaks else "",
+        results.basis,
+        sentences.undefined_note(table, table["columns"]),
+        sentences.caution(len(table["seeds"])),
+    ]
+    parts = [tables.to_markdown(table, columns) for columns in results.columns]
+    return "\n".join([f"# {results.config.name}\n", *parts, *(f"{note}\n" for note in notes if note)])
+
+
+def to_html(results: Results) -> str:
+    """The page."""
+    environment = Environment(
+        loader=PackageLoader("mcpmix.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["svg"] = Markup  # charts are made by `charts`, never from outside
+    environment.filters["spread"] = tables.spread_text
+    config, arms, table = results.config, results.arms, results.table
+    logs = {run: JsonLines(item / "log.jsonl").rows() for run, item in results.segmenters.items()}
+    tail_from = config.train.epochs if config.train.tail_epochs else None
+    gates = [gate_section(arm, logs, tail_from) for arm in arms]
+    cases, cases_text = _cases(results)
+    strips, strips_text = _strips(results)
+    return environment.get_template("report.html.j2").render(
+        name=config.name,
+        lead=_lead(results),
+        verdicts=_verdicts(results),
+        caution=sentences.caution(len(table["seeds"])),
+        facts=_facts(results),
+        arms=arms,
+        truth=TRUTH_COLOUR,
+        rows=table["rows"],
+        tables=_tables(results),
+        groups=group_section(arms, results.groups, table["reference"], results.word, not results.leaks),
+        strips=strips,
+        strips_text=strips_text,
+        bank=bank_tiles(results.pairs.folder) if results.pairs else [],
+        bank_text=bank_text(results.pairs.manifest["counts"]) if results.pairs else "",
+        gates=[section for section in gates if section is not None],
+        training=training_section(arms, logs, tail_from),
+        cases=cases,
+        cases_text=cases_text,
+        warnings=_warnings(results),
+        **_provenance(results),
+    )
+
+
+# --- what was compared, and what came out -------------------------------------------------------------------
+
+
+def _lead(results: Results) -> str:
+    config, word = results.config, results.word
+    kind = (
+        "Images drawn by a procedural phantom of endoscopy; no real patient is among them."
+        if config.data.source == "phantom"
+        else f"Images of the folder {config.data.images or config.data.root} ({config.data.source})."
+    )
+    if config.data.source == "folder" and config.data.groups is None:
+        kind += (
+            " No groups were given, so every image is its own: if several show one patient, test figures are "
+            "too good."
+        )
+    tested = f"{word} none of whose images was used for training or for choosing the checkpoint"
+    if results.leaks:
+        tested = f"images of {word} that were trained on as well: {results.leak_text}"
+    return (
+        f"Compared: {'; '.join(arm.label for arm in results.arms)}. Each trains the same network "
+        f"({config.segmenter.name} {config.segmenter.variant}, {config.data.size} px) and is tested on "
+        f"{tested}. {kind}"
+    )
+
+
+def _verdicts(results: Results) -> list[str]:
+    """One sentence for each arm but the reference, the method's first."""
+    reference, names = results.table["reference"], [arm.name for arm in results.arms]
+    if reference is None:
+        return []
+    method = method_of(names)
+    verdicts = []
+    for arm in sorted((name for name in names if name != reference), key=lambda name: name != method):
+        gains = tables.seed_means(tables.group_gains(results.groups, arm, reference))
+        verdicts.append(sentences.comparison(results.table, arm, gains, results.word))
+    return verdicts
+
+
+def _facts(results: Results) -> list[tuple[str, str, str]]:
+    """Numbers that a reader looks for first: what is counted, the number, and a detail."""
+    facts = []
+    for part in PARTS:
+        records = results.index.part(part)
+        groups = len({record.group for record in records})
+        word = results.word if groups != 1 else results.word.removesuffix("s")
+        facts.append((part, f"{len(records)} images", f"of {groups} {word}"))
+    seeds = results.table["seeds"]
+    facts.append(("seeds", str(len(seeds)), ", ".join(map(str, seeds))))
+    steps = sorted({count for counts in results.steps.values() for count in counts})
+    if len(steps) == 1:
+        facts.append(("optimiser steps", str(steps[0]), "the same for every arm and seed"))
+    else:
+        facts.append(("optimiser steps", f"{steps[0]} to {steps[-1]}", "not the same for all"))
+    return facts
+
+
+def _tables(results: Results) -> list[tuple[str, list[list[Column]], list[str]]]:
+    """Title, columns of one or two tables below each other, and notes."""
+    config, table = results.config, results.table
+    region, boundary, sides = results.columns
+    leaks = [results.leak_text] if results.leaks else []
+    lengths = (
+        "BP@t, BR@t and BF1@t: precision, recall and F1 of boundary pixels, which are right within t pixels "
+        f"of the other boundary. BIoU: IoU of the bands of {config.evaluation.band:g} pixels around both "
+        "boundaries. A missed lesion counts as the image diagonal in HD95 and ASSD."
+    )
+    title = "Results on the test images" if results.leaks else f"Results on unseen {results.word}"
+    steps = sentences.step_note(results.steps, config.train.batch_size)
+    undefined = sentences.undefined_note(table, [*boundary, *sides])
+    return [
+        (title, [region], [*leaks, results.basis, sentences.undefined_note(table, region), steps]),
+        ("Boundaries", [boundary, sides], [*leaks, lengths, undefined]),
+    ]
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]], str]:
+    """Some training samples with their counterparts, one of each group in turn; and what they show."""
+    if results.pairs is None:
+        return [], (
+            "There is no bank of pairs: counterparts were made during training and not kept, or none were "
+            "needed."
+        )
+    train = {record.id: record for record in results.index.part("train")}
+    chosen = spread_over_groups({name: record.group for name, record in train.items()}, _STRIPS)
+    arrays = load_arrays([train[name] for name in chosen], results.config.data.size)
+    files: dict[str, list[Path]] = defaultdict(list)
+    for row in JsonLines(results.pairs / "ledger.jsonl").rows():
+        if row["admitted"]:
+            files[str(row["parent"])].append(results.pairs / str(row["file"]))
+    largest = results.config.rla.s_max
+    strips = []
+    for name, image, mask in zip(chosen, arrays.images, arrays.masks, strict=True):
+        if counterparts := [read_image(path) for path in files[name][:_COUNTERPARTS]]:
+            title = f"{name} ({results.word.removesuffix('s')} {train[name].group})"
+            strips.append((title, *strip(title, image, mask, counterparts, largest)))
+    return strips, (
+        "Left: the real image (s = 0) turns into its first synthetic counterpart, up to the largest share "
+        f"that training uses (s = {largest:g}). Right: the counterparts alone. The line is the contour of "
+        "the mask, which is the label of all of them."
+    )
+
+
+def bank_text(counts: Mapping[str, Any]) -> str:
+    """What the counts in the manifest of the pairs say, in sentences."""
+    images, parents = counts["images"], counts["parents"]
+    if "scores" not in counts:
+        return f"{images} counterparts of {parents} masks; none was judged, all are used."
+    reasons = ", ".join(f"{kind} {number}" for kind, number in counts["rejected"].items()) or "none"
+    figures = {k: "unknown" if value is None else f"{value:.2f}" for k, value in counts["scores"].items()}
+    return (
+        f"{images} counterparts of {parents} masks were admitted, of {counts['tries']} images tried. "
+        f"Rejected, by reason: {reasons}. Mean alignment of the admitted {figures['alignment']}, of all "
+        f"tried {figures['alignment_tried']}; the same judge reaches {figures['alignment_real']} on real "
+        "images of groups it has not seen. Mean distance of the admitted in features, where 1 is as far as "
+        f"two groups are apart: to the source {figures['distance_source']}, to the nearest other training "
+        f"image {figures['distance_train']}, to the nearest held-out image {figures['distance_held_out']}; "
+        f"between counterparts of one mask {figures['diversity']}."
+    )
+
+
+def _cases(results: Results) -> tuple[list[tuple[str, list[Tile]]], str]:
+    """Test images chosen by the difference between method and reference, with one seed; and how."""
+    seed = next(iter(results.evaluations))[1]
+    scores = {arm: values for (arm, number), values in results.scores.items() if number == seed}
+    reference, method = reference_of(list(scores)), method_of(list(scores))
+    arms = {arm.name: arm for arm in results.arms}
+    if reference is None or method is None:
+        criterion, values = "DSC", next(iter(scores.values()))
+    else:
+        criterion = f"DSC of {arms[method].label} minus {arms[reference].label}"
+        values = tables.differences(scores[method], scores[reference])
+    records = {record.id: record for record in results.index.part("test")}
+    cases = []
+    for kind, name in pick_cases(values, _CASES):
+        image, truth = read_image(records[name].image), read_mask(records[name].mask)
+        predictions = [
+            (arms[arm], read_mask(results.evaluations[arm, seed] / f"predictions/{name}.png"), found[name])
+            for arm, found in scores.items()
+        ]
+        value = f"DSC {values[name]:.1f}" if reference is None else f"{values[name]:+.1f} points"
+        title = f"{kind}: {name}, {value.replace('-', '−')}"
+        cases.append((title, case_tiles(name, image, truth, predictions)))
+    return cases, (
+        f"With seed {seed}, chosen by the {criterion}: the highest (best), those in the middle (median) and "
+        "the lowest (worst). The best and the worst are extremes, not what to expect."
+    )
+
+
+# --- warnings and provenance --------------------------------------------------------------------------------
+
+
+def _warnings(results: Results) -> list[tuple[str, str]]:
+    """What each warning is about, and its text."""
+    warnings = [("Split", results.leak_text)] if results.leaks else []
+    if results.pairs is not None:
+        warnings += [("Pairs", text) for text in results.pairs.manifest["counts"]["warnings"]]
+    for (arm, seed), segmenter in results.segmenters.items():
+        title = f"{label_of(arm)}, seed {seed}"
+        warnings += [(title, text) for text in segmenter.manifest["counts"]["warnings"]]
+    return warnings
+
+
+def _provenance(results: Results) -> dict[str, Any]:
+    """Where the numbers come from: seeds, versions, weights with their licences, digests, configuration."""
+    config = results.config
+    artifacts = {"dataset": results.dataset} | ({"pairs": results.pairs} if results.pairs else {})
+    for stage, made in (("segmenter", results.segmenters), ("evaluation", results.evaluations)):
+        artifacts |= {f"{stage}/{arm}/seed-{seed}": item for (arm, seed), item in made.items()}
+    versions: dict[str, set[str]] = defaultdict(set)
+    for artifact in artifacts.values():
+        for name, version in artifact.manifest["versions"].items():
+            versions[name].add(version)
+    weights = {
+        "depth network": config.depth.model,
+        "generator": config.generator.base,
+        "features of RLA": config.rla.features,
+        "segmenter": config.segmenter.weights,
+    }
+    return {
+        "seeds": {"run": config.seed, "trainings": ", ".join(map(str, config.train.seeds))},
+        "versions": {name: " and ".join(sorted(found)) for name, found in versions.items()},
+        "weights": [
+            (what, name or "none", licence_of(name) if name else "trained from scratch")
+            for what, name in weights.items()
+        ],
+        "digests": {name: artifact.digest for name, artifact in artifacts.items()},
+        "config": to_yaml(config),
+    }

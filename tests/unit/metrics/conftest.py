@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import ndimage
 
 
@@ -131,3 +132,26 @@ def random_pair_fixture():
 @pytest.fixture(name="random_mask")
 def random_mask_fixture():
     return random_mask
+
+
+def disc(rng, size=40):
+    y, x = np.mgrid[:size, :size]
+    cy, cx, r = rng.uniform(10, 30), rng.uniform(10, 30), rng.uniform(4, 9)
+    return (y - cy) ** 2 + (x - cx) ** 2 <= r**2
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Twelve images, a good and a bad method; image 3 is missed by both, image 5 has no lesion."""
+    rng = np.random.default_rng(0)
+    masks = {folder: {} for folder in ("truth", "good", "bad")}
+    for k in range(12):
+        truth = disc(rng) if k != 5 else np.zeros((40, 40), bool)
+        masks["truth"][f"i{k:02d}"] = truth
+        masks["good"][f"i{k:02d}"] = truth & (rng.random(truth.shape) < 0.97) if k != 3 else truth & False
+        masks["bad"][f"i{k:02d}"] = np.roll(truth, 4, 1) if k != 3 else truth & False
+    for folder, content in masks.items():
+        (tmp_path / folder).mkdir()
+        for name, mask in content.items():
+            Image.fromarray(mask).save(tmp_path / folder / f"{name}.png")
+    return tmp_path, masks

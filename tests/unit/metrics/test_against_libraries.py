@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from mcpmix.metrics import boundary_distances, score
-from mcpmix.metrics.boundary import compare, survey
-from mcpmix.metrics.masks import as_pair
-from mcpmix.metrics.suite import percentile_of_union
+from mcpmix.metrics.contract import as_pair
+from mcpmix.metrics.suite import compare, percentile_of_union, survey
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

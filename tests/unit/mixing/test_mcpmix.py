@@ -1,10 +1,13 @@
+import itertools
+import math
+
 import pytest
 import torch
 from tests.helpers.batches import share_batch
 
 from mcpmix.core.errors import DataError, McpmixError
 from mcpmix.core.seeds import torch_rng
-from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix, mix
+from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix, cosine_decay, mix
 
 
 def images(seed, batch=4, dtype=torch.float64):
@@ -115,3 +118,45 @@ def test_cosine_shares(epoch, top):
     drawn = shares(CosineMix(epochs=400), epoch, share_batch(2000))
     assert float(drawn.max()) == pytest.approx(top, rel=0.01, abs=1e-12)
     assert float(drawn.mean()) == pytest.approx(top / 2, rel=0.05, abs=1e-12)
+
+
+def ceiling(kind, epoch, epochs):
+    strategy = kind(epochs=epochs)
+    strategy.set_epoch(epoch)
+    return strategy.ceiling()
+
+
+@pytest.mark.parametrize(("epoch", "value"), [(0, 1.0), (200, 0.5), (400, 0.0), (450, 0.0), (700, 0.0)])
+def test_cosine_decay_and_its_clamp(epoch, value):
+    assert cosine_decay(epoch, 400) == pytest.approx(value, abs=1e-15)
+
+
+def test_cosine_decay_never_rises():
+    values = [cosine_decay(t, 37) for t in range(60)]
+    assert all(later <= earlier for earlier, later in itertools.pairwise(values))
+    assert values[37:] == [0.0] * 23
+
+
+@pytest.mark.parametrize("epoch", [1, 100, 399, 400])
+def test_cosine_share_is_the_formula_of_the_paper(epoch):
+    assert ceiling(CosineMix, epoch, 400) == pytest.approx(
+        0.25 * (1 + math.cos(math.pi * epoch / 400)), abs=1e-15
+    )
+
+
+def test_stepwise_share_as_the_paper_tells_it():
+    assert {ceiling(StepwiseMix, t, 400) for t in range(1, 150)} == {1.0}
+    changes = [t for t in range(2, 451) if ceiling(StepwiseMix, t, 400) != ceiling(StepwiseMix, t - 1, 400)]
+    assert changes == [150, 200, 250, 300, 350, 400]
+    assert [ceiling(StepwiseMix, t, 400) for t in (150, 250, 350)] == pytest.approx([5 / 6, 3 / 6, 1 / 6])
+    assert ceiling(StepwiseMix, 399, 400) > 0
+    assert ceiling(StepwiseMix, 400, 400) == 0.0
+    assert ceiling(StepwiseMix, 450, 400) == 0.0
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 8, 40, 57, 1000])
+def test_stepwise_share_scales_with_the_run(epochs):
+    for t in range(1, epochs + 3):
+        position = min(t / epochs, 1.0)  # in runs; steps at 3/8, 4/8, ... 8/8
+        passed = sum(8 * t >= k * epochs for k in range(3, 9)) if position < 1 else 6
+        assert ceiling(StepwiseMix, t, epochs) == pytest.approx(1 - passed / 6)

@@ -1,20 +1,55 @@
-"""The last stage: its files, its marks, and what it depends on."""
+"""The last stage: its files, its marks, what it depends on, and the page of a small run."""
 
+import base64
+import csv
+import io
 import json
 import re
 
+import numpy as np
 import pytest
-from tests.helpers.finished_run import ARMS, FinishedRun
+from PIL import Image
+from tests.helpers.finished_run import ARMS, FinishedRun, Outline
 
+from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact
+from mcpmix.data.sample import read_mask
 from mcpmix.metrics import score_keys
+from mcpmix.mixing.mcpmix import cosine_decay
 from mcpmix.report import report
+from mcpmix.report.report import bank_text
+
+COUNTS = {
+    "images": 30,
+    "parents": 4,
+    "tries": 41,
+    "rejected": {"alignment": 10, "copy": 1},
+    "scores": {
+        "alignment": 0.61,
+        "alignment_tried": 0.5,
+        "alignment_real": 0.66,
+        "distance_source": 0.9,
+        "distance_train": 0.8,
+        "distance_held_out": None,
+        "diversity": 0.7,
+    },
+}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return FinishedRun(tmp_path_factory.mktemp("runs"))
+    return FinishedRun(tmp_path_factory.mktemp("runs"), warnings=["rho has collapsed <soon>"])
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return run.page()
+
+
+@pytest.fixture(scope="module")
+def outline(page):
+    return Outline(page)
 
 
 def test_table_files(run):
@@ -90,3 +125,173 @@ def test_a_damaged_evaluation_is_named(tmp_path, name):
     path.write_bytes(b"damaged")
     with pytest.raises(DataError, match=re.escape(str(path))):
         run.report()
+
+
+def test_the_page_needs_neither_network_nor_scripts(page, outline):
+    assert not outline.all("script")
+    assert not outline.all("link")
+    assert not re.search(r"@import|url\((?!#)", page)
+    sources = [attrs[name] for _, attrs in outline.elements for name in ("src", "href") if name in attrs]
+    outside = [source for source in sources if not source.startswith(("data:", "#"))]
+    assert outside == []
+    policy = next(attrs for attrs in outline.all("meta") if "http-equiv" in attrs)
+    assert "default-src 'none'" in policy["content"]
+    addresses = set(re.findall(r"https?://[^\s\"'<)]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_every_picture_has_a_text_and_can_be_decoded(outline):
+    images = outline.all("img")
+    assert len(images) == 4 * (8 + 3) + 6 * 4  # strips of s = 0 ... 0.7 with 3 counterparts; cases
+    for attrs in images:
+        assert attrs["alt"]
+        kind, data = attrs["src"].split(",", 1)
+        assert kind == "data:image/jpeg;base64"
+        Image.open(io.BytesIO(base64.b64decode(data))).load()
+    charts = [attrs for attrs in outline.all("div") if attrs.get("class") == "chart"]
+    assert len(charts) == 2 + 3 + 3
+    assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in charts)
+
+
+def test_ids_are_unique(outline):
+    assert outline.ids
+    assert len(outline.ids) == len(set(outline.ids))
+
+
+def test_sections_come_in_their_order(outline):
+    assert outline.headings == [
+        "Results on unseen patients",
+        "Boundaries",
+        "Unseen patients, one by one",
+        "Real, mixed, synthetic: one mask",
+        "What + MCPMix + RLA learnt: share, weight, discrepancy",
+        "Training",
+        "Predictions on test images",
+        "Warnings",
+        "Provenance",
+    ]
+
+
+def test_figures_of_the_page_are_those_of_the_evaluations(run, outline):
+    """An independent way to the table: from scores.csv and predictions, with NumPy."""
+    values, pooled = {}, {}
+    for (arm, seed), evaluation in run.evaluations.items():
+        records = run.index.part("test")
+        truth = np.stack([read_mask(record.mask) > 0 for record in records])
+        found = np.stack([read_mask(evaluation / f"predictions/{record.id}.png") > 0 for record in records])
+        pooled[arm, seed] = 200 * (truth & found).sum() / (truth.sum() + found.sum())
+        with (evaluation / "scores.csv").open(encoding="utf-8") as file:
+            values[arm, seed] = np.mean([float(row["dsc"]) for row in csv.DictReader(file)])
+    means, pools = (
+        {arm: [v[arm, k] for k in run.config.train.seeds] for arm in ARMS} for v in (values, pooled)
+    )
+    for seeds in (*means.values(), *pools.values()):
+        assert f"{np.mean(seeds):.2f} ± {np.std(seeds, ddof=1):.2f}" in outline.text
+    gain = np.subtract(means["mcpmix-rla"], means["full-sup"])
+    assert gain.mean() > 0
+    assert (
+        f"+ MCPMix + RLA is {gain.mean():.2f} ± {gain.std(ddof=1):.2f} points of DSC ahead of Full-Sup "
+        "(mean ± standard deviation of the difference over 3 seeds): ahead in 3 of 3 seeds and in 3 of 3 "
+        "test patients."
+    ) in outline.text
+    assert "3 seeds are few" in outline.text
+
+
+def test_sizes_steps_warnings_and_curves_are_told(outline):
+    assert "train 4 images of 2 patients" in outline.text
+    assert "validation 2 images of 1 patient " in outline.text
+    assert "test 6 images of 3 patients" in outline.text
+    assert "the same 144 optimiser steps with 8 real images each" in outline.text
+    assert "mean over 6 test images of 3 patients" in outline.text
+    assert "+ MCPMix + RLA, seed 2 : rho has collapsed <soon>" in outline.text
+    assert "Full-Sup, seed" not in outline.text
+    first, last = cosine_decay(1, 12), cosine_decay(12, 12)
+    assert f"share s from {0.35 * first:.3g} to {0.35 * last:.3g}" in outline.text
+
+
+def test_names_of_users_are_escaped(page):
+    assert "<soon>" not in page
+    assert "&lt;soon&gt;" in page
+
+
+def test_provenance_names_all_that_was_read(run, outline):
+    artifacts = [run.dataset, run.pairs, *run.segmenters.values(), *run.evaluations.values()]
+    assert all(artifact.digest in outline.text for artifact in artifacts)
+    assert "evaluation/mcpmix-rla/seed-2" in outline.text
+    assert f"torch {run.dataset.manifest['versions']['torch']}" in outline.text
+    assert outline.text.count("Apache-2.0, trained by this project on phantom images") == 4
+    assert "validate_every: 4" in outline.text
+
+
+def test_a_segmenter_without_weights_was_trained_from_scratch(tmp_path):
+    text = Outline(FinishedRun(tmp_path, ["train.seeds=[0]", "segmenter.weights=null"]).page()).text
+    assert "trained from scratch" in text
+    assert text.count("Apache-2.0, trained by this project on phantom images") == 3
+
+
+def test_an_arm_behind_is_told_in_the_same_words(tmp_path):
+    run = FinishedRun(tmp_path, ["train.seeds=[0,1]"], skill={"full-sup": 1, "mcpmix": 2, "mcpmix-rla": 3})
+    text = Outline(run.page()).text
+    verdict = re.search(
+        r"\+ MCPMix \+ RLA is (\S+) ± (\S+) points of DSC behind Full-Sup \(mean ± standard "
+        r"deviation of the difference over 2 seeds\): ahead in 0 of 2 seeds and in 0 of 3",
+        text,
+    )
+    assert verdict is not None
+    rows = json.loads((run.report() / "table.json").read_text(encoding="utf-8"))["rows"]
+    delta = next(row for row in rows if row["arm"] == "mcpmix-rla")["metrics"]["dsc"]["delta"]
+    assert float(verdict[1]) == pytest.approx(-delta["mean"], abs=0.005)
+
+
+def test_one_arm_with_one_seed_and_no_pairs(tmp_path):
+    run = FinishedRun(tmp_path, ["train.arms=[full-sup]", "train.seeds=[7]"])
+    outline = Outline(run.page(pairs=None))
+    assert "±" not in outline.text
+    assert "One seed says nothing about chance" not in outline.text  # nothing is compared
+    assert "ahead" not in outline.text.partition("Provenance")[0]  # a setting has that name
+    assert "There is no bank of pairs" in outline.text
+    assert "With seed 7, chosen by the DSC:" in outline.text
+    assert "What" not in " ".join(outline.headings)
+    assert "The trainings gave no warnings." in outline.text
+
+
+def test_the_tail_of_a_run_and_its_own_tolerances_are_shown(tmp_path):
+    run = FinishedRun(tmp_path, ["train.tail_epochs=3", "evaluation.tolerances=[1,3]", "train.seeds=[0]"])
+    outline = Outline(run.page())
+    assert all(f"{name}@{t}" in outline.text for name in ("BP", "BR", "BF1") for t in (1, 3))
+    assert "BF1@2" not in outline.text
+    assert "One seed says nothing about chance" in outline.text
+
+
+def test_own_images_without_groups_come_with_a_caution(tmp_path, run):
+    own = ["data.source=folder", "data.images=pictures", "data.masks=masks"]
+    tree = run.config.model_dump(mode="json") | {"output": str(tmp_path)}
+    config = resolve_config(tree, own)
+    made = report.run(config, run.dataset, run.pairs, run.segmenters, run.evaluations, tmp_path / "report")
+    text = Outline((made / "report.html").read_text(encoding="utf-8")).text
+    assert "No groups were given, so every image is its own" in text
+    assert "Results on unseen groups" in text
+
+
+def test_trainings_of_different_length_are_called_unfair(tmp_path):
+    run = FinishedRun(tmp_path, ["train.seeds=[0]"])
+    longer = run.segmenters["mcpmix", 0]
+    longer.manifest["counts"]["steps"] = 999
+    text = Outline(run.page()).text
+    assert "the comparison is not fair. Full-Sup: 144; + MCPMix: 999; + MCPMix + RLA: 144." in text
+    assert "144 to 999" in text
+
+
+def test_the_text_gives_numbers_and_reasons():
+    text = bank_text(COUNTS)
+    assert "30 counterparts of 4 masks were admitted, of 41 images tried" in text
+    assert "alignment 10, copy 1" in text
+    assert "admitted 0.61, of all tried 0.50; the same judge reaches 0.66" in text
+    assert "held-out image unknown" in text
+    assert "counterparts of one mask 0.70" in text
+
+
+def test_a_bank_that_was_not_judged_says_so():
+    assert (
+        bank_text({"images": 8, "parents": 4}) == "8 counterparts of 4 masks; none was judged, all are used."
+    )

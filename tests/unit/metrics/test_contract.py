@@ -1,10 +1,13 @@
-"""What is accepted as a hard mask, and the message for everything else."""
+"""What is accepted as a hard mask, as a length and as a rule, and the message for everything else."""
+
+import math
 
 import numpy as np
 import pytest
 
-from mcpmix.core.errors import DataError
-from mcpmix.metrics.masks import as_mask, as_pair
+from mcpmix.core.errors import ConfigError, DataError
+from mcpmix.metrics import EmptyRule, higher_is_better, score, score_keys
+from mcpmix.metrics.contract import as_mask, as_pair, squared_limit
 
 BITS = np.array([[0, 1], [1, 0]])
 
@@ -89,3 +92,35 @@ def test_both_problems_of_a_pair_come_at_once():
 def test_0_255_truth_against_0_1_prediction():
     truth, prediction = as_pair(BITS.astype(np.uint8) * 255, BITS.astype(np.uint8))
     assert (truth == prediction).all()
+
+
+@pytest.mark.parametrize("radius", [0, 0.5, 1, 2**0.5, 2, 3**0.5, 2.5, 3, 7.3, 18**0.5])
+def test_integer_limits_decide_like_square_roots(radius):
+    squares = np.arange(400)
+    assert np.array_equal(squares <= squared_limit(radius), np.sqrt(squares) <= radius)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tolerances": (-1,)}, "a tolerance must be a finite number of pixels, at least 0, but is -1"),
+        ({"band": math.nan}, "band must be a finite number of pixels, at least 0, but is nan"),
+        ({"tolerances": (2, 2.0)}, "tolerances must differ"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(arguments, words):
+    mask = np.ones((3, 3), bool)
+    with pytest.raises(ConfigError, match=words):
+        score(mask, mask, **arguments)
+
+
+def test_a_wrong_rule_is_refused():
+    with pytest.raises(
+        ConfigError, match="one_empty must be one of 'worst', 'infinite', 'undefined', but is 'nan'"
+    ):
+        EmptyRule(one_empty="nan")  # type: ignore[arg-type]
+
+
+def test_only_distances_are_better_when_lower():
+    assert {key for key in score_keys() if not higher_is_better(key)} == {"hd95", "assd"}
+    assert higher_is_better("bf1_0.5")
