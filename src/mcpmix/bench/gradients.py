@@ -77,10 +77,7 @@ def analyse(
 ) -> dict[str, Boundary]:
     """Train all arms with the first seed; write gradients.json, gradients.md and gradients.png.
 
-    Args:
-        config: of a training without augmentation, see `still`.
-        arms: names of strategies.
-        inputs_of: gives the artefacts that an arm reads.
+    The configuration is that of a training without augmentation, see `still`.
     """
     found = {}
     with progress.track("analyse gradients", len(arms)) as advance:
@@ -133,8 +130,7 @@ def _measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Ru
 class Recorder:
     """Keeps the gradients and targets at the boundary pixels of each sample, epoch by epoch.
 
-    Args:
-        masks: of the training samples, by id, (H, W) in {0, 1}.
+    It is given the masks of the training samples by id, (H, W) in {0, 1}.
     """
 
     def __init__(self, masks: Mapping[str, np.ndarray]) -> None:
@@ -175,9 +171,7 @@ class Recorder:
 def near_contour(mask: np.ndarray, distance: float = _BAND) -> np.ndarray:
     """Pixels at most so far from the contour, (H, W) bool; none where a mask has no contour.
 
-    Args:
-        mask: (H, W), truthy inside.
-        distance: in pixels, counted from the first pixel of the other side.
+    The distance is in pixels, counted from the first pixel of the other side.
     """
     inside = np.asarray(mask, dtype=bool)
     if inside.all() or not inside.any():
@@ -195,11 +189,7 @@ def sign_flips(trace: np.ndarray) -> np.ndarray:
 
 
 def transition_width(chances: np.ndarray) -> float:
-    """Pixels in transition for each pixel of the predicted contour; NaN without a contour.
-
-    Args:
-        chances: (H, W), predicted probabilities.
-    """
+    """Pixels in transition for each pixel of the contour of probabilities (H, W); NaN without a contour."""
     contour = near_contour(chances > 0.5, 1.0) & (chances > 0.5)
     if not contour.any():
         return float("nan")

@@ -144,19 +144,30 @@ def as_mask(array: npt.ArrayLike, name: str = "mask") -> Mask:
 
     Booleans, and numbers of any type whose values are only 0 and 1 or only 0 and 255, are hard masks.
 
-    Args:
-        array: (H, W).
-        name: how error messages call it.
-
     Raises:
         DataError: anything else: other shapes, soft maps, blurred masks, NaN.
     """
     values = np.asarray(array)
     if values.ndim != 2 or values.size == 0:
-        raise DataError(_shape_message(values, name))
+        advice = ""
+        if values.ndim == 3 and 1 in (values.shape[0], values.shape[-1]):
+            advice = f" Take its only channel, for example with {name}.squeeze()."
+        elif values.ndim == 3 and values.shape[-1] in (3, 4):
+            advice = " It looks like a colour image: take one channel, or map its colours to 0 and 1 first."
+        raise DataError(
+            f"{name} must be a mask of shape (H, W) with at least one pixel, but its shape is "
+            f"{values.shape}.{advice}"
+        )
     if values.dtype.kind not in "buif":
         raise DataError(f"{name} must be boolean or numeric, but its type is {values.dtype}.")
-    mask = np.ascontiguousarray(values) if values.dtype == np.bool_ else _hard(values, name)
+    if values.dtype == np.bool_:
+        mask = np.ascontiguousarray(values)
+    else:
+        low, high = values.min(), values.max()  # NaN if one value is: then both comparisons are false
+        ones = int(np.count_nonzero(values))
+        if not (low >= 0 and high in (0, 1, 255) and ones == np.count_nonzero(values == high) * bool(high)):
+            raise DataError(_value_message(values, name))
+        mask = np.ascontiguousarray(values if high <= 1 else values != 0, np.uint8)
     mask = mask.view(np.uint8)
     mask.setflags(write=False)  # a view: the kernels are compiled for one kind of array only
     return cast(Mask, mask)
@@ -185,29 +196,8 @@ def as_pair(truth: npt.ArrayLike, prediction: npt.ArrayLike) -> tuple[Mask, Mask
     return masks[0], masks[1]
 
 
-def _hard(values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    low, high = values.min(), values.max()  # NaN if one value is: then both comparisons are false
-    ones = int(np.count_nonzero(values))
-    if low >= 0 and high in (0, 1, 255) and ones == np.count_nonzero(values == high) * bool(high):
-        return np.ascontiguousarray(values if high <= 1 else values != 0, np.uint8)
-    raise DataError(_value_message(values, name))
-
-
 def _size(values: npt.NDArray[Any]) -> str:
     return " x ".join(map(str, values.shape))
-
-
-def _shape_message(values: npt.NDArray[Any], name: str) -> str:
-    message = (
-        f"{name} must be a mask of shape (H, W) with at least one pixel, but its shape is {values.shape}."
-    )
-    if values.ndim == 3 and 1 in (values.shape[0], values.shape[-1]):
-        return f"{message} Take its only channel, for example with {name}.squeeze()."
-    if values.ndim == 3 and values.shape[-1] in (3, 4):
-        return (
-            f"{message} It looks like a colour image: take one channel, or map its colours to 0 and 1 first."
-        )
-    return message
 
 
 def _value_message(values: npt.NDArray[Any], name: str) -> str:

@@ -6,7 +6,7 @@ whether soft maps are thresholded.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,29 +37,24 @@ class ConventionRow:
     rule: str
 
 
-class Conventions:
-    """Collects images one at a time and reports every convention over all of them.
+def conventions_table(
+    images: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]], threshold: float = 0.5
+) -> list[ConventionRow]:
+    """The same predictions under the conventions of PraNet, MONAI, torchmetrics, smp and pooling; ours first.
 
-    Conventions on hard masks take a pixel for foreground from the probability `threshold` on.
+    Args:
+        images: (truth, probability) per image: a (H, W) hard mask, and a (H, W) map in [0, 1] or a hard mask
+            of 0 and 1.
+        threshold: probability from which a pixel is foreground, for the conventions on hard masks.
+
+    Raises:
+        DataError: a truth is not a hard mask, a map is not of its shape or range, or there are no images.
     """
-
-    def __init__(self, threshold: float = 0.5) -> None:
-        self.threshold = threshold
-        self._counts: list[Counts] = []
-        self._curves: list[npt.NDArray[np.float64]] = []
-        self._soft: list[float] = []
-        self._distances: list[tuple[float, float, float, float]] = []
-
-    def add(self, truth: npt.ArrayLike, probability: npt.ArrayLike) -> None:
-        """Add one image.
-
-        Args:
-            truth: (H, W) hard mask.
-            probability: (H, W) map in [0, 1]; a hard mask of 0 and 1 is one.
-
-        Raises:
-            DataError: the truth is not a hard mask, or the map is not of its shape and in [0, 1].
-        """
+    counts: list[Counts] = []
+    curves: list[npt.NDArray[np.float64]] = []
+    overlaps: list[float] = []
+    distances: list[tuple[float, float, float, float]] = []
+    for truth, probability in images:
         mask = as_mask(truth, "truth")
         soft = np.asarray(probability, np.float64)
         if soft.shape != mask.shape or not (soft.min() >= 0 and soft.max() <= 1):
@@ -68,116 +63,84 @@ class Conventions:
                 f"values from {soft.min() if soft.size else math.nan:.6g} to "
                 f"{soft.max() if soft.size else math.nan:.6g}."
             )
-        hard = as_mask(soft >= self.threshold)
-        self._counts.append(count(mask, hard))
+        hard = as_mask(soft >= threshold)
+        counts.append(count(mask, hard))
         low, high = soft.min(), soft.max()
         stretched = soft if low == high else (soft - low) / (high - low)
-        self._curves.append(_threshold_curves(mask, stretched))
+        curves.append(_threshold_curves(mask, stretched))
         overlap = 2 * float(stretched[mask != 0].sum()) + 1
-        self._soft.append(100 * overlap / (float(stretched.sum()) + int(mask.sum()) + 1))
-        self._distances.append(_distances(mask, hard))
-
-    def rows(self) -> list[ConventionRow]:
-        """All conventions over the images so far; ours first.
-
-        Raises:
-            DataError: there are no images.
-        """
-        if not self._counts:
-            raise DataError("conventions need at least one image.")
-        return [*self._overlap_rows("dice", 2), *self._overlap_rows("iou", 1), *self._other_rows()]
-
-    def _overlap_rows(self, metric: str, twice: int) -> list[ConventionRow]:
-        """Dice (`twice` = 2) or IoU (`twice` = 1) of hard masks."""
-
-        def overlap(hit: int, counts: Counts) -> float:
-            """In percent, of the class with `hit` correct pixels."""
-            wrong = counts.fp + counts.fn
-            return 100.0 * twice * hit / (twice * hit + wrong) if hit + wrong else math.nan
-
-        def both_classes(counts: Counts) -> float:
-            return aggregate([overlap(counts.tp, counts), overlap(counts.tn, counts)]).mean
-
-        n = len(self._counts)
-        front = [overlap(item.tp, item) for item in self._counts]
-        lenient = [100.0 if math.isnan(value) else value for value in front]
-        lesion = [
-            math.nan if item.truth_empty else value for item, value in zip(self._counts, front, strict=True)
-        ]
-        if metric == "dice":
-            rule = "mean of foreground and background per image, then of images"
-            torchmetrics = _mean_row("torchmetrics, 2 classes", metric, map(both_classes, self._counts), rule)
-        else:
-            single = [overlap(hit, item) for item in self._counts for hit in (item.tp, item.tn)]
-            rule = "mean over every foreground and background that occurs, all images together"
-            torchmetrics = ConventionRow(
-                "torchmetrics, 2 classes", metric, aggregate(single).mean, n, 0, rule
-            )
-        pooled = sum(self._counts, Counts(0, 0, 0, 0))
-        return [
-            _mean_row("mcpmix", metric, front, "foreground per image; both empty is undefined"),
-            _mean_row("smp, micro-imagewise", metric, lenient, "foreground per image; both empty is 100"),
-            _mean_row("MONAI", metric, lesion, "foreground per image; images without lesion dropped"),
-            torchmetrics,
-            ConventionRow(
-                "pooled (smp micro, torchmetrics F1 and Jaccard)",
-                metric,
-                overlap(pooled.tp, pooled),
-                n,
-                0,
-                "foreground pixels of all images together",
-            ),
-            ConventionRow(
-                "pooled, 2 classes (mmseg)",
-                metric,
-                both_classes(pooled),
-                n,
-                0,
-                "mean of foreground and background, pixels of all images together",
-            ),
-        ]
-
-    def _other_rows(self) -> list[ConventionRow]:
-        """Soft maps and distances."""
-        curves = np.mean(self._curves, axis=0)
-        n = len(self._curves)
-        mean_rule = "mean over 256 thresholds of the map stretched to [0, 1]; no overlap is 0"
-        max_rule = "best of 256 thresholds, chosen on the test images; map stretched to [0, 1]"
-        rows = []
-        for curve, metric in zip(curves, ("dice", "iou"), strict=True):
-            rows.append(ConventionRow("PraNet, mean", metric, float(curve.mean()), n, 0, mean_rule))
-            rows.append(ConventionRow("PraNet, max", metric, float(curve.max()), n, 0, max_rule))
-        soft_rule = "soft Dice of the map stretched to [0, 1], smoothing 1, no threshold"
-        distances = zip(
-            ("mcpmix", "MONAI", "mcpmix", "MONAI, medpy"),
-            ("hd95", "hd95", "assd", "assd"),
-            zip(*self._distances, strict=True),
-            (
-                "percentile of both directions in one list; missed is diagonal",
-                "larger of two directed percentiles; missed lesions dropped",
-                "mean of two directed means; missed is diagonal",
-                "mean over both boundaries together; missed is infinite",
-            ),
-            strict=True,
-        )
-        rows.append(_mean_row("Polyp-PVT training script", "dice", self._soft, soft_rule))
-        return rows + [_mean_row(*row) for row in distances]
+        overlaps.append(100 * overlap / (float(stretched.sum()) + int(mask.sum()) + 1))
+        distances.append(_distances(mask, hard))
+    if not counts:
+        raise DataError("conventions need at least one image.")
+    mean_rule = "mean over 256 thresholds of the map stretched to [0, 1]; no overlap is 0"
+    max_rule = "best of 256 thresholds, chosen on the test images; map stretched to [0, 1]"
+    rows = [*_overlap_rows(counts, "dice", 2), *_overlap_rows(counts, "iou", 1)]
+    for curve, metric in zip(np.mean(curves, axis=0), ("dice", "iou"), strict=True):
+        rows.append(ConventionRow("PraNet, mean", metric, float(curve.mean()), len(counts), 0, mean_rule))
+        rows.append(ConventionRow("PraNet, max", metric, float(curve.max()), len(counts), 0, max_rule))
+    soft_rule = "soft Dice of the map stretched to [0, 1], smoothing 1, no threshold"
+    measured = zip(
+        ("mcpmix", "MONAI", "mcpmix", "MONAI, medpy"),
+        ("hd95", "hd95", "assd", "assd"),
+        zip(*distances, strict=True),
+        (
+            "percentile of both directions in one list; missed is diagonal",
+            "larger of two directed percentiles; missed lesions dropped",
+            "mean of two directed means; missed is diagonal",
+            "mean over both boundaries together; missed is infinite",
+        ),
+        strict=True,
+    )
+    rows.append(_mean_row("Polyp-PVT training script", "dice", overlaps, soft_rule))
+    return rows + [_mean_row(*row) for row in measured]
 
 
-def conventions_table(
-    images: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]], threshold: float = 0.5
-) -> list[ConventionRow]:
-    """The same predictions under the conventions of PraNet, MONAI, torchmetrics, smp and pooling.
+def _overlap_rows(images: Sequence[Counts], metric: str, twice: int) -> list[ConventionRow]:
+    """Dice (`twice` = 2) or IoU (`twice` = 1) of hard masks."""
 
-    Args:
-        images: (truth, probability) per image: a (H, W) hard mask, and a (H, W) map in [0, 1] or a hard mask
-            of 0 and 1.
-        threshold: probability from which a pixel is foreground, for the conventions on hard masks.
-    """
-    collected = Conventions(threshold)
-    for truth, probability in images:
-        collected.add(truth, probability)
-    return collected.rows()
+    def overlap(hit: int, counts: Counts) -> float:
+        """In percent, of the class with `hit` correct pixels."""
+        wrong = counts.fp + counts.fn
+        return 100.0 * twice * hit / (twice * hit + wrong) if hit + wrong else math.nan
+
+    def both_classes(counts: Counts) -> float:
+        return aggregate([overlap(counts.tp, counts), overlap(counts.tn, counts)]).mean
+
+    n = len(images)
+    front = [overlap(item.tp, item) for item in images]
+    lenient = [100.0 if math.isnan(value) else value for value in front]
+    lesion = [math.nan if item.truth_empty else value for item, value in zip(images, front, strict=True)]
+    if metric == "dice":
+        rule = "mean of foreground and background per image, then of images"
+        torchmetrics = _mean_row("torchmetrics, 2 classes", metric, map(both_classes, images), rule)
+    else:
+        single = [overlap(hit, item) for item in images for hit in (item.tp, item.tn)]
+        rule = "mean over every foreground and background that occurs, all images together"
+        torchmetrics = ConventionRow("torchmetrics, 2 classes", metric, aggregate(single).mean, n, 0, rule)
+    pooled = sum(images, Counts(0, 0, 0, 0))
+    return [
+        _mean_row("mcpmix", metric, front, "foreground per image; both empty is undefined"),
+        _mean_row("smp, micro-imagewise", metric, lenient, "foreground per image; both empty is 100"),
+        _mean_row("MONAI", metric, lesion, "foreground per image; images without lesion dropped"),
+        torchmetrics,
+        ConventionRow(
+            "pooled (smp micro, torchmetrics F1 and Jaccard)",
+            metric,
+            overlap(pooled.tp, pooled),
+            n,
+            0,
+            "foreground pixels of all images together",
+        ),
+        ConventionRow(
+            "pooled, 2 classes (mmseg)",
+            metric,
+            both_classes(pooled),
+            n,
+            0,
+            "mean of foreground and background, pixels of all images together",
+        ),
+    ]
 
 
 def _mean_row(convention: str, metric: str, values: Iterable[float], rule: str) -> ConventionRow:

@@ -1,15 +1,17 @@
 """Score a folder of predicted masks, of any tool, against a folder of true ones."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.metrics.conventions import ConventionRow, Conventions
+from mcpmix.metrics.contract import Mask
+from mcpmix.metrics.conventions import conventions_table
 from mcpmix.metrics.files import FilePair, Pairing, pair_files, read_mask, read_pair, read_probability
 from mcpmix.metrics.region import Counts, region_scores
 from mcpmix.metrics.report import FolderOptions, FolderReport, Frames, ImageScore, MethodScores, MetricSummary
@@ -34,7 +36,6 @@ def score_folder(
     """Score predicted masks against true ones, paired by name, with all metrics and their uncertainty.
 
     Args:
-        truth: folder of true masks.
         prediction: folder of predicted masks; suffixes may differ, sub-folders are part of the name.
         against: folder of the predictions of another method, for paired tests.
         out: folder for `images.csv`, `summary.json` and pictures of the worst cases; None writes nothing.
@@ -69,12 +70,19 @@ def score_folder(
         tests = compare_methods(
             first, second, confidence=settings.confidence, resamples=settings.resamples, seed=settings.seed
         )
+
+    def soft_pairs() -> Iterator[tuple[Mask, npt.NDArray[Any]]]:
+        for pair in pairings[0].pairs:
+            mask, _ = read_mask(pair.truth, settings.threshold)
+            yield mask, read_probability(pair.prediction) if pair.prediction else np.zeros(mask.shape)
+
+    rows = conventions_table(soft_pairs(), settings.threshold or _DEFAULT_THRESHOLD) if conventions else []
     report = FolderReport(
         truth=Path(truth),
         method=methods[0],
         against=methods[1] if against is not None else None,
         tests=tuple(tests),
-        conventions=_conventions(pairings[0].pairs, settings) if conventions else (),
+        conventions=tuple(rows),
         notes=tuple(_notes(methods, pairings, tests)),
         options=settings,
     )
@@ -136,17 +144,6 @@ def _score_method(folder: Path, pairing: Pairing, options: FolderOptions, progre
         correctly_empty=sum(item.prediction_empty for item in empty),
     )
     return MethodScores(folder, tuple(images), metrics, frames)
-
-
-def _conventions(pairs: Iterable[FilePair], options: FolderOptions) -> tuple[ConventionRow, ...]:
-    collected = Conventions(options.threshold or _DEFAULT_THRESHOLD)
-    for pair in pairs:
-        truth, _ = read_mask(pair.truth, options.threshold)
-        if pair.prediction is None:
-            collected.add(truth, np.zeros(truth.shape))
-        else:
-            collected.add(truth, read_probability(pair.prediction))
-    return tuple(collected.rows())
 
 
 def _notes(

@@ -157,7 +157,14 @@ class RegionAccumulator:
         Raises:
             DataError: a truth was not a hard mask, or one name came with two results.
         """
-        counts = self._distinct()
+        self._settle()
+        named: dict[str, Counts] = {}
+        counts: list[Counts] = []
+        for name, item in zip(self._names, self._counts, strict=True):
+            if name is None or name not in named:
+                counts.append(item)
+            if name is not None and named.setdefault(name, item) != item:
+                raise DataError(f"image {name!r} came twice with different results: {named[name]}, {item}.")
         result = dict.fromkeys([*REGION_KEYS, *(f"pooled_{key}" for key in REGION_KEYS)], math.nan)
         undefined = 0
         if counts:
@@ -205,14 +212,3 @@ class RegionAccumulator:
                 f"truth must be a hard mask of 0 and 1, but {odd} pixels had other values. Resize masks by "
                 f"nearest neighbour and divide 0/255 masks by 255."
             )
-
-    def _distinct(self) -> list[Counts]:
-        self._settle()
-        named: dict[str, Counts] = {}
-        unnamed: list[Counts] = []
-        for name, counts in zip(self._names, self._counts, strict=True):
-            if name is None:
-                unnamed.append(counts)
-            elif named.setdefault(name, counts) != counts:
-                raise DataError(f"image {name!r} came twice with different results: {named[name]}, {counts}.")
-        return [*named.values(), *unnamed]

@@ -110,7 +110,6 @@ def bootstrap_intervals(
         values: (n, K) values of K metrics on n images. NaN is left out of the mean of each resample.
         confidence: in (0, 1).
         resamples: how often n images are drawn with replacement.
-        seed: of the draws.
 
     Returns:
         (K, 2) lower and upper ends; NaN where fewer than two values are defined or one is infinite.
@@ -157,12 +156,8 @@ def compare_methods(
 ) -> list[PairedTest]:
     """Test for each metric whether two methods differ on the same images.
 
-    Args:
-        first: scores of the first method, one row per image.
-        second: scores of the second, in the same order.
-        confidence: of the bootstrap intervals, in (0, 1).
-        resamples: number of bootstrap draws.
-        seed: of these draws.
+    Both have one row of scores per image, in the same order; the other arguments are those of
+    `bootstrap_intervals`.
 
     Raises:
         DataError: the methods do not have the same images or metrics.

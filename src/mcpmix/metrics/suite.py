@@ -191,14 +191,9 @@ def survey(truth: Mask, prediction: Mask) -> tuple[Counts, Frame]:
 def compare(
     truth: Mask, prediction: Mask, box: Frame, tolerances: Sequence[float], band: float
 ) -> Boundaries:
-    """Measure two masks that both have foreground, as `survey` takes them; lengths are in pixels.
+    """Measure two masks that both have foreground, as `survey` takes them, in the box that it found.
 
-    Args:
-        truth: the true mask.
-        prediction: the predicted mask.
-        box: the rectangle of both foregrounds, from `survey`.
-        tolerances: for boundary precision and recall.
-        band: radius of the band around a boundary.
+    Tolerances of boundary precision and recall, and the radius of the band, are in pixels.
     """
     margin = math.floor(band)
     top, left = max(box[0] - margin, 0), max(box[2] - margin, 0)
@@ -217,7 +212,10 @@ def compare(
     from_truth = _measure(truth_border, prediction_gaps, tolerances)
     from_prediction = _measure(prediction_border, truth_gaps, tolerances)
     # The boundaries are measured: their memory now takes the bands.
-    reach = _reach(band, width, gap_type)
+    # How far a disc of this radius goes up and down at each horizontal offset 0, 1, ...
+    limit = squared_limit(band)
+    offsets = range(min(math.isqrt(limit), width) + 1)
+    reach = np.array([min(math.isqrt(limit - x * x), _FAR[gap_type] - 1) for x in offsets], gap_type)
     kernels.mark_band(truth_gaps, reach, truth_border)
     kernels.mark_band(prediction_gaps, reach, prediction_border)
     sizes = np.count_nonzero(truth_border) + np.count_nonzero(prediction_border)
@@ -257,10 +255,3 @@ def _measure(border: Mask, gaps: npt.NDArray[Any], tolerances: Sequence[float]) 
         total = kernels.measure_rows(pixels, gaps, squared, np.empty((3, gaps.shape[1]), np.int64))
     within = (int(np.count_nonzero(squared <= squared_limit(tolerance))) for tolerance in tolerances)
     return Directed(squared, total, tuple(within))
-
-
-def _reach(band: float, width: int, gap_type: np.dtype[Any]) -> npt.NDArray[Any]:
-    """How far a disc of radius `band` goes up and down at each horizontal offset 0, 1, ..., in pixels."""
-    limit = squared_limit(band)
-    offsets = range(min(math.isqrt(limit), width) + 1)
-    return np.array([min(math.isqrt(limit - x * x), _FAR[gap_type] - 1) for x in offsets], gap_type)

@@ -104,11 +104,8 @@ class HSMix(FixedStrategy):
 
         Maps are made from the samples before augmentation and then moved as augmentation moved the pixels, so
         that one map serves all epochs. A batch that cannot tell what its samples were may hold differently
-        augmented images under one id: its maps are recomputed each time.
-
-        Args:
-            batch: Of B images.
-            choices: Which map of each sample, (B,), int.
+        augmented images under one id: its maps are recomputed each time. `choices`, (B,), int, says which map
+        of each sample.
 
         Returns:
             Labels, (B, 1, H, W), int64, on the device of the images; each sample counts from 0.
@@ -150,11 +147,7 @@ class HSMix(FixedStrategy):
 
 
 def superpixels(pixels: np.ndarray, segments: int, compactness: float) -> np.ndarray:
-    """About so many SLIC superpixels of one image, (H, W, 3) float in [0, 1].
-
-    Returns:
-        Labels 0, 1, ... without gaps, (H, W), int.
-    """
+    """About so many SLIC superpixels of an image (H, W, 3) in [0, 1]: labels (H, W) without gaps, from 0."""
     # Imported here: it takes as long as a small run, and one strategy needs it.
     from skimage.segmentation import slic
 
@@ -196,10 +189,7 @@ def per_region(values: Tensor, labels: Tensor) -> Tensor:
 def stretched_over_regions(ratio: Tensor, regions: Tensor, *, average: bool) -> Tensor:
     """A map (B, 1, H, W), summed or averaged over regions and stretched to [0, 1] within each sample.
 
-    Args:
-        ratio: The map.
-        regions: Labels, (B, 1, H, W), int64; the result is constant in each region.
-        average: Whether to average rather than to sum.
+    Regions are labels (B, 1, H, W), int64; the result is constant in each of them.
     """
     flat, size = regions.flatten(1), ratio[0].numel()
     empty = torch.zeros(len(flat), int(regions.max()) + 1, dtype=torch.float64, device=ratio.device)

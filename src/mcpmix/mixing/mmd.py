@@ -61,7 +61,11 @@ def mmd(
     with torch.autocast(x.device.type, enabled=False):
         xx, yy, xy = _squared_distances(x, y)
         variance = _median_square(xx, yy, xy) if bandwidth is None else bandwidth**2
-        k_xx, k_yy, k_xy = (_kernel(d, variance, bandwidths) for d in (xx, yy, xy))
+        # Scaled once for all factors, also in the backward pass.
+        scaled = [squares / (-2.0 * variance) for squares in (xx, yy, xy)]
+        k_xx, k_yy, k_xy = (
+            torch.stack([torch.exp(part / factor**2) for factor in bandwidths]).mean(dim=0) for part in scaled
+        )
         if estimator == "biased":
             # In exact arithmetic this is a squared norm; the clamp only removes rounding below 0.
             squared = (k_xx.mean() + k_yy.mean() - 2.0 * k_xy.mean()).clamp(min=0.0)
@@ -122,11 +126,6 @@ def _median_square(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
     median, mean = pairs.median(), pairs.mean()
     fallback = torch.where(mean > 0, mean, torch.ones_like(mean))
     return torch.where(median > 0, median, fallback)
-
-
-def _kernel(squared: Tensor, variance: float | Tensor, bandwidths: Sequence[float]) -> Tensor:
-    scaled = squared / (-2.0 * variance)  # once for all factors, also in the backward pass
-    return torch.stack([torch.exp(scaled / factor**2) for factor in bandwidths]).mean(dim=0)
 
 
 def _mean_off_diagonal(square: Tensor) -> Tensor:

@@ -35,11 +35,7 @@ def require_partners(batch: Batch, method: str) -> None:
 def blend(own: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
     """`weight * own + (1 - weight) * partner`; bitwise `own` where the weight is 1, `partner` where it is 0.
 
-    Args:
-        own: (B, C, H, W), floating point.
-        partner: Like `own`.
-        weight: Weight of `own` in [0, 1], of a shape that broadcasts to (B, 1, H, W); moved to the device
-            and dtype of `own`.
+    Images or masks are (B, C, H, W); the weight, in [0, 1], broadcasts to (B, 1, H, W).
     """
     return torch.lerp(partner, own, weight.to(own))
 

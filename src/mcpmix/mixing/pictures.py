@@ -51,14 +51,10 @@ def fractal_picture(seed: int, index: int, height: int, width: int) -> Tensor:
 
 
 def attractor(maps: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """Points of the attractor of an iterated function system, by the chaos game.
+    """Points (N, 2), x and y, of the attractor of an iterated function system, by the chaos game.
 
-    Args:
-        maps: (M, 2, 3), contracting affine maps: a 2 x 2 matrix and a translation each.
-        draws: Chooses the maps, each in proportion to its area factor.
-
-    Returns:
-        (N, 2), x and y.
+    Maps, (M, 2, 3), are contracting and affine: a 2 x 2 matrix and a translation each. They are drawn in
+    proportion to their area factors.
     """
     areas = np.abs(np.linalg.det(maps[:, :, :2])) + 0.01  # lines have no area, and count a little
     points = np.zeros((_WALKERS, 2))

@@ -14,9 +14,7 @@ from mcpmix.mixing.mcpmix import cosine_decay, mix, paired_terms
 from mcpmix.mixing.mmd import FeatureExtractor, FrozenFeatures, mmd
 from mcpmix.mixing.strategy import Batch, Strategy, Term, require
 
-GATE_TRAVEL = 3.5
-"""Logits that the automatic learning rate lets a gate travel in a run: enough to anneal, not to collapse."""
-
+_GATE_TRAVEL = 3.5  # logits in a run, at the automatic learning rate: enough to anneal, not to collapse
 _COLLAPSE = 0.05  # share of rho_max below which the mixed images teach nothing
 
 
@@ -199,11 +197,8 @@ class RLA(nn.Module):
     def mix(self, real: Tensor, synthetic: Tensor, relative: Tensor | None = None) -> Tensor:
         """`(1 - s) real + s synthetic` for images (B, 3, H, W); gradients flow to s.
 
-        Args:
-            real: The real images.
-            synthetic: Their counterparts.
-            relative: Factors (B,) around 1: sample i takes the share `s relative_i`, at most `s_max`. None:
-                all samples take s, as in the paper.
+        With `relative`, factors (B,) around 1, sample i takes the share `s relative_i`, at most `s_max`;
+        without it all samples take s, as in the paper.
         """
         if relative is None:
             return mix(real, synthetic, self.s)
@@ -213,9 +208,9 @@ class RLA(nn.Module):
         """The objective of one step. In training mode it also updates the signals of the controller.
 
         Args:
-            loss_real: Segmentation loss of the real images, 0-d.
-            loss_mix: Segmentation loss of the mixed images against the same masks, 0-d.
-            real: The real images, (B, 3, H, W).
+            loss_real: Mean segmentation loss of the real images, 0-d.
+            loss_mix: That of the mixed images against the same masks.
+            real: (B, 3, H, W).
             mixed: What `mix` returned for them, with its graph.
 
         Raises:
@@ -245,10 +240,9 @@ class RLA(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-        """Set tau0 to the mean discrepancy of these batches at `s = s_max`, and return it.
+        """Set tau0 to the mean discrepancy of some `(real, synthetic)` batches at `s = s_max`, and return it.
 
-        Args:
-            batches: Some `(real, synthetic)` pairs, each (B, 3, H, W), of the training data and batch size.
+        They are (B, 3, H, W) each, of the training data and batch size.
 
         Raises:
             DataError: If there is no batch, or the features see no difference.
@@ -268,14 +262,10 @@ class RLA(nn.Module):
         return list(self.controller.parameters())
 
     def gate_learning_rate(self, steps: int, lr: float | Literal["auto"] = "auto") -> float:
-        """The learning rate of the gates for Adam or AdamW.
+        """The learning rate of the gates for Adam or AdamW, in a run of so many steps, tail included.
 
         "auto" lets a gate whose gradient never changes sign travel about 3.5 logits in the run: with less, a
         short run does not anneal; with more, rho falls to nothing by mid-training.
-
-        Args:
-            steps: Optimiser steps of the whole run, tail included.
-            lr: A number is returned as it is.
         """
         if lr != "auto":
             return lr
@@ -283,7 +273,7 @@ class RLA(nn.Module):
             raise ConfigError(
                 f"RLA.gate_learning_rate: steps is {steps}; expected the length of the run, >= 1."
             )
-        return GATE_TRAVEL / (self.controller.travel * steps)
+        return _GATE_TRAVEL / (self.controller.travel * steps)
 
     def _discrepancy(self, real: Tensor, mixed: Tensor) -> Tensor:
         if self.features is None:

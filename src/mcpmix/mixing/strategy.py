@@ -120,11 +120,9 @@ class Strategy(nn.Module, ABC):
     """Settings to search, each with its range; empty where there is nothing to choose."""
 
     def attach(self, gradient: InputGradient) -> None:
-        """Take access to the network, once, before `prepare`.
+        """Take access to the gradient of the current network in evaluation mode, once, before `prepare`.
 
-        Args:
-            gradient: Of the current network in evaluation mode; leaves the gradients of its parameters alone.
-                Only ratios within a sample count.
+        It leaves the gradients of the parameters alone; only ratios within a sample count.
         """
 
     def prepare(self, batches: Iterable[Batch]) -> None:
@@ -145,9 +143,7 @@ class Strategy(nn.Module, ABC):
     def consistency(self, logits: Sequence[Tensor], terms: Sequence[Term]) -> Tensor:  # noqa: ARG002
         """A penalty between the predictions of the terms, 0-d, to add to the objective; 0 by default.
 
-        Args:
-            logits: One (B', 1, H, W) tensor per term; may be of lower precision under autocast.
-            terms: What `terms` returned.
+        Logits are one (B', 1, H, W) tensor per term; under autocast they may be of lower precision.
         """
         return torch.zeros((), device=logits[0].device)
 
@@ -210,11 +206,7 @@ class FixedStrategy(Strategy):
 
 
 def require(method: str, checks: Mapping[str, bool]) -> None:
-    """Refuse settings that are out of range.
-
-    Args:
-        method: Name of the method, for the message.
-        checks: What would be wrong, and whether it is not: `{"k is -1; expected 0 or more": k >= 0}`.
+    """Refuse settings that are out of range: `require("Mix", {"k is -1; expected 0 or more": k >= 0})`.
 
     Raises:
         ConfigError: With every problem.

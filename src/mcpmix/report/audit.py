@@ -31,8 +31,7 @@ svg { max-width: 100%; height: auto; }
 def as_lines(audit: Audit, *, errors: bool = True) -> Iterator[str]:
     """Statistics and findings, the most severe first, with the first samples of each.
 
-    Args:
-        errors: whether to include findings that stop a check by themselves.
+    Without `errors`, findings that stop a check by themselves are left out.
     """
     for name, text in audit.statistics().items():
         yield f"{name}: {text}"
@@ -46,11 +45,7 @@ def as_lines(audit: Audit, *, errors: bool = True) -> Iterator[str]:
 
 
 def as_page(audit: Audit, name: str) -> str:
-    """A self-contained HTML page with charts and thumbnails; lesions are outlined.
-
-    Args:
-        name: of the run or the data set.
-    """
+    """A self-contained HTML page with charts and thumbnails of a run or data set; lesions are outlined."""
     facts = {item.sample.id: item for item in audit.facts}
     counts = Counter(finding.severity for finding in audit.findings)
     summary = ", ".join(

@@ -76,12 +76,7 @@ def group_section(
 ) -> Section:
     """DSC of each test group, and its difference from the reference, whose DSC gives the order of the rows.
 
-    Args:
-        arms: to draw.
-        groups: DSC by arm, group and seed.
-        reference: None with a single arm.
-        word: plural of what a group is.
-        unseen: whether no network has seen the groups.
+    `word` is the plural of what a group is; `unseen`: no network has seen the groups.
     """
     anchor = seed_means(groups[reference or arms[0].name])
     rows = sorted(anchor, key=lambda name: (math.isnan(anchor[name]), -anchor[name], name))
@@ -220,7 +215,6 @@ def curve_chart(
     Args:
         name: unique in the page; prefix of all ids.
         curves: one for each seed, measured for an arm; or given for all (a prior, a margin): None, dashed.
-        ylabel: quantity and unit.
         log: whether the vertical axis is logarithmic, if all values allow it.
         mark: an epoch to mark by a vertical line.
     """
@@ -259,12 +253,7 @@ def group_chart(
 ) -> str:
     """A row for each group, a marker for each arm: mean over seeds, with a line from lowest to highest.
 
-    Args:
-        name: unique in the page; prefix of all ids.
-        groups: names of the rows, from the top.
-        arms: each with its values.
-        xlabel: quantity and unit.
-        zero: whether to mark 0, for differences.
+    The name is unique in the page, and the prefix of all ids; `zero` marks 0, for differences.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, min(7.0, 0.9 + 0.23 * len(groups))), layout="constrained")

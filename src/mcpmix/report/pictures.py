@@ -62,10 +62,9 @@ def make_tile(image: Pixels, contours: Sequence[Contour], caption: str, alt: str
 
 
 def contour_path(mask: npt.NDArray[np.generic]) -> str:
-    """The outlines of a hard mask as SVG path data; empty for an empty mask.
+    """The outlines of a hard mask (H, W) as SVG path data; empty for an empty mask.
 
-    Args:
-        mask: (H, W); lesion where it is not 0. A lesion that touches the border is closed along it.
+    A lesion that touches the border is closed along it.
     """
     tools: Any = measure  # without types
     padded = np.pad(np.asarray(mask) != 0, 1).astype(float)
@@ -101,12 +100,7 @@ def strip(
 ) -> tuple[list[Tile], list[Tile]]:
     """The transition from a real image to its first counterpart under one mask, and all counterparts.
 
-    Args:
-        name: of the sample.
-        real: (S, S, 3).
-        mask: (S, S) in {0, 1}.
-        counterparts: one or more, like `real`.
-        largest: largest synthetic share, in (0, 1].
+    Images are (S, S, 3), the mask (S, S); `largest` is the largest synthetic share, in (0, 1].
     """
     contours = [(contour_path(mask), TRUTH_COLOUR)]
     first, second = (torch.from_numpy(pixels)[None].float() for pixels in (real, counterparts[0]))
@@ -162,13 +156,9 @@ def pick_cases(values: Mapping[str, float], each: int) -> list[tuple[str, str]]:
 def case_tiles(
     name: str, image: Pixels, truth: Pixels, predictions: Sequence[tuple[Arm, Pixels, float]]
 ) -> list[Tile]:
-    """A test image with the truth, then with the prediction of each arm over it.
+    """A test image (H, W, 3) with the truth, then with the prediction of each arm over it.
 
-    Args:
-        name: of the image.
-        image: (H, W, 3).
-        truth: (H, W) hard mask.
-        predictions: of each arm: (H, W) hard mask and DSC in percent.
+    Predictions are hard masks (H, W), like the truth, each with its DSC in percent.
     """
     contour = (contour_path(truth), TRUTH_COLOUR)
     tiles = [make_tile(image, [contour], "truth", f"Test image {name} with the contour of the truth")]

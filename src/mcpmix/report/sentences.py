@@ -10,11 +10,9 @@ _FEW_SEEDS = 10  # below this a standard deviation over seeds is itself a rough 
 
 
 def comparison(table: Table, arm: str, groups: Mapping[str, float], word: str) -> str:
-    """How the DSC of an arm compares with that of the reference.
+    """How the DSC of an arm compares with that of the table's reference, which is another arm.
 
     Args:
-        table: of the run; it has a reference, which is not `arm`.
-        arm: the arm to speak about.
         groups: test group to difference between arm and reference.
         word: plural of what a group is, e.g. "patients".
     """
@@ -96,12 +94,7 @@ def undefined_note(table: Table, columns: Sequence[Column]) -> str:
 
 
 def step_note(steps: Mapping[str, Sequence[int]], batch_size: int) -> str:
-    """Whether all arms were trained for the same number of optimiser steps.
-
-    Args:
-        steps: arm to the steps of its trainings.
-        batch_size: real images per step.
-    """
+    """Whether all arms were trained for the same number of optimiser steps; `steps` has those of each arm."""
     counts = {count for arm in steps.values() for count in arm}
     if len(counts) == 1:
         return (

@@ -107,11 +107,7 @@ REGION = [
 
 
 def all_columns(tolerances: Sequence[float]) -> list[list[Column]]:
-    """The columns of three tables: region metrics with pooled ones, boundaries, their precision and recall.
-
-    Args:
-        tolerances: in pixels, of boundary precision, recall and F1.
-    """
+    """The columns of three tables: region metrics and pooled ones, boundaries, their precision and recall."""
     pooled = [column("pooled_miou", "pooled mIoU"), column("pooled_dsc", "pooled DSC")]
     f1 = [column(f"bf1_{t:g}", f"BF1@{t:g}") for t in tolerances]
     sides = [column(f"{key}_{t:g}", f"{key.upper()}@{t:g}") for t in tolerances for key in ("bp", "br")]
@@ -258,13 +254,8 @@ def to_markdown(table: Table, columns: Sequence[Column]) -> str:
 def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, float]:
     """Read one metric of a scores.csv: image id to value, NaN where undefined.
 
-    Args:
-        path: the file.
-        metric: a column of it.
-        ids: images that it must have, and no others.
-
     Raises:
-        DataError: the file is missing or damaged, or is about other images.
+        DataError: the file is missing or damaged, or is not about exactly these images.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -282,11 +273,9 @@ def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, floa
 
 
 def group_means(scores: Mapping[str, float], group_of: Mapping[str, str]) -> dict[str, float]:
-    """Group to the mean over its images, of the defined values; NaN if there is none.
+    """Group to the mean of the defined scores of its images; NaN if there is none.
 
-    Args:
-        scores: image id to value.
-        group_of: image id to group; images it does not name are left out.
+    Both mappings are by image id; images without a group are left out.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for name, value in scores.items():
