@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import FOLDER, load_collection
 from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection
 from mcpmix.data.phantom_set import world_seed, write_phantom_set
-from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import is_present, licence_of
 
@@ -58,29 +57,24 @@ _MAIN_SETTINGS: dict[str, tuple[str, ...]] = {
 
 def write_starter_config(
     folder: Path,
-    images: Path | None = None,
-    masks: Path | None = None,
     *,
-    groups: Path | None = None,
-    source: str | None = None,
-    root: Path | None = None,
-    preset: str | None = None,
-    force: bool = False,
-    progress: Progress = SILENT,
+    images: Path | None,
+    masks: Path | None,
+    groups: Path | None,
+    source: str | None,
+    root: Path | None,
+    preset: str | None,
+    force: bool,
+    progress: Progress,
 ) -> tuple[Path, list[str]]:
     """Look at a data set and write `folder/mcpmix.yaml`, with a comment for each main setting.
 
     Args:
-        folder: made if needed.
-        images: folder of images, for the source `folder`.
-        masks: folder of masks, for the source `folder`.
-        groups: CSV with the columns id and group, for the source `folder`.
-        source: folder, manifest, nnunet, imagefolder, or a name of the catalogue; by default recognised from
-            `root`.
+        images: folder of images, for the source `folder`, as are `masks` and `groups`, a CSV of id and group.
+        source: a layout or a name of the catalogue; by default recognised from `root`.
         root: where the data is, for the other sources. If a split comes with it, it is used.
         preset: where the settings come from, `small` by default; a data set of the catalogue adds its own,
             and images that are named like those of one take its prompt.
-        force: whether to replace a configuration that is there.
 
     Returns:
         The file, and what was found in the folders and which weights it needs, a line each.
@@ -128,7 +122,7 @@ def write_starter_config(
     return file, [*findings, f"prompt: {config.generator.prompt.text}"]
 
 
-def find_source(root: Path, progress: Progress = SILENT) -> str:
+def find_source(root: Path, progress: Progress) -> str:
     """What kind of data set a folder, a list (CSV, TSV or JSONL) or an archive holds, by layout and names.
 
     Raises:
@@ -152,9 +146,7 @@ def find_source(root: Path, progress: Progress = SILENT) -> str:
 def commented_yaml(config: Config, *presets: str) -> str:
     """The main settings of a configuration as YAML, each with what the schema says about it.
 
-    Args:
-        config: the values.
-        presets: where all other settings come from; of several, from the last that has them.
+    All others come from the presets; of several, from the last that has them.
     """
     start = presets[0] if len(presets) == 1 else f"[{', '.join(presets)}]"
     lines = [
@@ -196,7 +188,11 @@ def _path_for(path: Path, home: Path) -> str:
 def _findings(collection: Collection, config: Config) -> Iterator[str]:
     samples = collection.samples
     if config.data.source == FOLDER:
-        yield f"{len(samples)} images with masks, {_sizes(samples)}"
+        sizes = Counter(_size(sample.image) for sample in samples)
+        (width, height), _ = sizes.most_common(1)[0]
+        text = f"{width} x {height} pixels"
+        others = f"mostly {text} and {len(sizes) - 1} other sizes"
+        yield f"{len(samples)} images with masks, {text if len(sizes) == 1 else others}"
         endings = Counter(sample.mask.stem[len(sample.id) :].lower() for sample in samples)
         names = [f"IMAGE{ending}" if ending else "like their images" for ending, _ in endings.most_common()]
         yield f"masks are named {' or '.join(names)}"
@@ -224,15 +220,9 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         yield "`mcpmix check` says how to get them; --preset tiny needs none of them, and no GPU"
 
 
-def _sizes(samples: Sequence[Sample]) -> str:
-    """The commonest size and how many others there are."""
-    sizes: Counter[tuple[int, int]] = Counter()
-    for sample in samples:
-        with Image.open(sample.image) as image:
-            sizes[image.size] += 1
-    (width, height), _ = sizes.most_common(1)[0]
-    text = f"{width} x {height} pixels"
-    return text if len(sizes) == 1 else f"mostly {text} and {len(sizes) - 1} other sizes"
+def _size(file: Path) -> tuple[int, int]:
+    with Image.open(file) as image:
+        return image.size
 
 
 # --- phantom -----------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,7 @@ from mcpmix.networks.memory import (
 )
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
-from mcpmix.segmenter.arms import check_arms, check_strategies, needs_generator, takes_edits
+from mcpmix.segmenter.arms import check_arms, needs_generator, takes_edits
 
 _PIPELINE = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _LARGE = 200_000_000  # parameters; a larger UNet is not trained on a CPU
@@ -200,7 +199,7 @@ def _refuse_errors(audit: Audit) -> None:
 
 def _trainings(config: Config) -> str:
     arms, seeds = config.train.arms, config.train.seeds
-    problems = check_arms(arms) + check_strategies(config.train.strategies)
+    problems = check_arms(arms, config.train.strategies)
     for name, values in (("arms", arms), ("seeds", seeds)):
         if not values:
             problems.append(f"train.{name}: empty; name at least one")
@@ -291,30 +290,31 @@ def _memory(config: Config) -> Iterator[tuple[str, str]]:
             "an unlocked decoder": finetune.unlock_decoder,
         }
         used = " and ".join(name for name, on in options.items() if on)
-        settings: dict[str, Any] = {
-            "batch_size": finetune.batch_size,
-            "precision": precision,
-            "checkpointing": finetune.gradient_checkpointing,
-            "optimiser": finetune.optimiser,
-            "unlock_decoder": finetune.unlock_decoder,
-        }
+        plan = partial(
+            finetune_plan,
+            pipeline,
+            image_size=size,
+            batch_size=finetune.batch_size,
+            precision=precision,
+            checkpointing=finetune.gradient_checkpointing,
+            optimiser=finetune.optimiser,
+            unlock_decoder=finetune.unlock_decoder,
+        )
         how = f"{used and f' with {used}'}, batch {finetune.batch_size}, {numbers}"
-        yield "finetune", _sentence(how, finetune_plan, pipeline, size, **settings)
-        passes = 1 + (synthesis.guidance > 1) + (synthesis.mask_guidance > 1)
-        settings = {"batch_size": synthesis.batch_size, "passes": passes}
-        how = f", batch {synthesis.batch_size}, float32"
-        yield "synthesize", _sentence(how, synthesis_plan, pipeline, size, **settings)
-    settings = {"batch_size": train.batch_size, "precision": precision}
-    how = f", batch {train.batch_size} and as many mixed images, {numbers}, each training, without phi of RLA"
-    yield "train", _sentence(how, training_plan, segmenter, size, **settings)
+        yield "finetune", _sentence(plan, f"{size} px{how}")
+        batch, passes = synthesis.batch_size, 1 + (synthesis.guidance > 1) + (synthesis.mask_guidance > 1)
+        plan = partial(synthesis_plan, pipeline, image_size=size, batch_size=batch, passes=passes)
+        yield "synthesize", _sentence(plan, f"{size} px, batch {batch}, float32")
+    batch = train.batch_size
+    plan = partial(training_plan, segmenter, image_size=size, batch_size=batch, precision=precision)
+    how = f"batch {batch} and as many mixed images, {numbers}, each training, without phi of RLA"
+    yield "train", _sentence(plan, f"{size} px, {how}")
 
 
-def _sentence(
-    how: str, plan: Callable[..., dict[str, float]], networks: object, size: int, **settings: object
-) -> str:
+def _sentence(plan: Callable[[], dict[str, float]], how: str) -> str:
     """A memory plan in words."""
     try:
-        parts = plan(networks, image_size=size, **settings)
+        parts = plan()
     except Exception as error:  # own networks may need numbers, and fail in any way without them
         return f"memory unknown: a step without numbers failed ({type(error).__name__})"
     total = sum(parts.values())
@@ -322,7 +322,7 @@ def _sentence(
     if torch.cuda.is_available() and (there := torch.cuda.get_device_properties(0).total_memory) < total:
         beyond = f"; the GPU has only {_gigabytes(there)}"
     listed = ", ".join(f"{name} {_gigabytes(value)}" for name, value in parts.items())
-    return f"about {_gigabytes(total)} GB at {size} px{how} (in GB: {listed}{beyond})"
+    return f"about {_gigabytes(total)} GB at {how} (in GB: {listed}{beyond})"
 
 
 def _gigabytes(size: float) -> str:

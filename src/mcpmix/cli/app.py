@@ -49,11 +49,7 @@ class InterruptedRunError(Exception):
 
 
 def report_error(error: Exception, debug: bool = False) -> int:
-    """Say on stderr what ended the command, and return its exit code.
-
-    Args:
-        debug: whether to show where an error came from even if its message is for the user.
-    """
+    """Say on stderr what ended the command, with `debug` also where, and return its exit code."""
     if isinstance(error, InterruptedRunError):
         _say("\nstopped; run the same command again to resume")
         return INTERRUPTED

@@ -175,15 +175,12 @@ def phantom(
         raise typer.BadParameter("give --out, --sheet, or both.")
     from mcpmix.init import write_phantom_folder, write_phantom_sheet
 
+    wanted = {"patients": patients, "frames": frames, "seed": seed, "size": size}
     with shown_progress() as progress:
         if out is not None:
-            write_phantom_folder(
-                out, patients=patients, frames=frames, seed=seed, size=size, progress=progress
-            )
+            write_phantom_folder(out, **wanted, progress=progress)
         if sheet is not None:
-            write_phantom_sheet(
-                sheet, patients=patients, frames=frames, seed=seed, size=size, progress=progress
-            )
+            write_phantom_sheet(sheet, **wanted, progress=progress)
     if out is not None:
         folders = f"--images {out / 'images'} --masks {out / 'masks'} --groups {out / 'groups.csv'}"
         typer.echo(f"{patients * frames} frames of {patients} patients: {out}")

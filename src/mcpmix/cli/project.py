@@ -54,8 +54,8 @@ def init(
     with shown_progress() as progress:
         file, findings = write_starter_config(
             folder,
-            images,
-            masks,
+            images=images,
+            masks=masks,
             groups=groups,
             source=source,
             root=root,

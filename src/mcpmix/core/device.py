@@ -16,7 +16,6 @@ class Runtime:
     """Where and how networks run.
 
     Attributes:
-        device: the torch device.
         precision: number format of the forward passes under autocast; weights stay float32.
         reason: why this was chosen, for the log.
     """

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import wait
 from queue import Queue
 from typing import Any, TypeVar
@@ -61,8 +61,8 @@ def side_by_side(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     if errors:
-        first, *others = errors.values()
-        for name, error in zip(list(errors)[1:], others, strict=True):
+        first = next(iter(errors.values()))
+        for name, error in errors.items():
             if str(error) != str(first):  # a killed worker fails all tasks alike
                 progress.say(f"{name} failed too: {error}")
         raise first
@@ -130,30 +130,27 @@ def _relay(channel: Queue[Any], progress: Progress) -> Iterator[None]:
     """Show in `progress` what workers put into the channel, until the context ends."""
 
     def show() -> None:
-        contexts: dict[tuple[int, int], AbstractContextManager[Advance]] = {}
-        advances: dict[tuple[int, int], Advance] = {}
-        while True:
-            kind, *values = channel.get()
+        tasks: dict[tuple[int, int], tuple[ExitStack, Advance]] = {}
+        while (message := channel.get()) is not None:
+            kind, *values = message
             if kind == "open":
-                task, title, total, done = values
-                contexts[task] = progress.track(title, total, done)
-                advances[task] = contexts[task].__enter__()
+                task, *what = values
+                stack = ExitStack()
+                tasks[task] = stack, stack.enter_context(progress.track(*what))
             elif kind == "advance":
                 task, steps, note = values
-                advances[task](steps, note)
+                tasks[task][1](steps, note)
             elif kind == "close":
-                contexts.pop(values[0]).__exit__(None, None, None)
-            elif kind == "say":
-                progress.say(values[0])
+                tasks.pop(values[0])[0].close()
             else:
-                break
-        for context in contexts.values():  # of workers that were killed
-            context.__exit__(None, None, None)
+                progress.say(values[0])
+        for stack, _ in tasks.values():  # of workers that were killed
+            stack.close()
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        channel.put(("stop",))
+        channel.put(None)
         thread.join()

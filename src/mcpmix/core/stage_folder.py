@@ -104,11 +104,7 @@ def read_artifact(folder: Path) -> Artifact | None:
 
 
 def reuse(folder: Path, key: StageKey, progress: Progress, name: str = "") -> Artifact | None:
-    """The finished artefact in `folder` if it was made from exactly this key; otherwise says what differs.
-
-    Args:
-        name: what to call the stage; by default the name of its folder.
-    """
+    """The finished artefact in `folder` if it was made from exactly this key; otherwise says what differs."""
     artifact = read_artifact(folder)
     if artifact is None or artifact.digest == key.digest:
         return artifact
@@ -144,11 +140,7 @@ class Workspace:
         self.folder = target.with_name(target.name + ".partial")
 
     def finish(self, **counts: object) -> Artifact:
-        """Write the manifest and give the folder its final name.
-
-        Args:
-            counts: facts about the result (numbers of files, scores), kept in the manifest.
-        """
+        """Write the manifest, with `counts` as facts about the result, and name the folder."""
         versions = {"python": platform.python_version()}
         for name in _VERSIONED:
             try:
@@ -169,11 +161,7 @@ class Workspace:
 
 @contextmanager
 def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
-    """Lock a stage's folder and yield the place to work in: the partial folder of the same key, or a new one.
-
-    Raises:
-        StorageError: another run uses the folder, the disk is full or not writable.
-    """
+    """Lock a stage's folder and yield where to work: the partial folder of the same key, or a new one."""
     with locked(target):
         space = Workspace(target, key)
         marker = space.folder / _KEY

@@ -1,6 +1,6 @@
 """What an arm of a configuration is: the artefacts it reads and the strategy it trains with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,19 +86,10 @@ class NormalisedFeatures(nn.Module):
         return features
 
 
-def check_strategies(strategies: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Problems of the configured settings of strategies."""
-    return [
-        f"train.strategies.{problem}"
-        for name, settings in strategies.items()
-        for problem in setting_problems(name, settings)
-    ]
-
-
-def check_arms(arms: tuple[str, ...]) -> list[str]:
-    """Problems of the configured arms: names that no strategy has."""
-    return [
-        f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}"
-        for arm in arms
-        if arm not in STRATEGIES
-    ]
+def check_arms(arms: Iterable[str], strategies: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Problems of the configured arms, and of the settings of strategies."""
+    unknown = [arm for arm in arms if arm not in STRATEGIES]
+    problems = [f"train.arms: no strategy {arm!r}; known: {', '.join(STRATEGIES)}" for arm in unknown]
+    for name, settings in strategies.items():
+        problems += [f"train.strategies.{problem}" for problem in setting_problems(name, settings)]
+    return problems

@@ -4,6 +4,7 @@ Seeds are matched: the same seed gives every arm the same initial weights, the s
 same geometric augmentation.
 """
 
+from contextlib import closing
 from pathlib import Path
 
 from mcpmix.config import Config
@@ -59,10 +60,8 @@ def run(
     """Train, choose the checkpoint on the validation split, save it."""
     with workspace(out, key(config, inputs, arm, seed)) as space:
         trainer = Trainer(config, inputs, arm, seed, space.folder, runtime)
-        try:
+        with closing(trainer):
             trainer.fit(progress)
-        finally:
-            trainer.close()
         chosen = {"best_epoch": trainer.best_epoch, "validation_dsc": trainer.best_dsc}
         description = {
             "name": config.segmenter.name,

@@ -1,4 +1,4 @@
-from mcpmix.segmenter.arms import arm_strategy, check_strategies
+from mcpmix.segmenter.arms import arm_strategy, check_arms
 
 
 def test_settings_of_the_section_rla_reach_the_gates(make_config, tmp_path):
@@ -28,4 +28,4 @@ def test_the_fixed_arms_take_their_weight_from_the_section_rla(make_config, tmp_
 def test_settings_of_other_strategies_come_from_the_section_train(make_config, tmp_path):
     config = make_config(tmp_path, "train.strategies.mixup.alpha=0.4")
     assert arm_strategy(config, "mixup").alpha == 0.4
-    assert check_strategies({"mixup": {"alpha": -1}})[0].startswith("train.strategies.mixup: ")
+    assert check_arms((), {"mixup": {"alpha": -1}})[0].startswith("train.strategies.mixup: ")

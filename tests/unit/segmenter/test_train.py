@@ -258,6 +258,6 @@ def test_masks_stay_hard_under_augmentation(prepared, tmp_path):
 
 
 def test_unknown_arms_are_listed():
-    assert check_arms(("full-sup", "mixup?")) == [
+    assert check_arms(("full-sup", "mixup?"), {}) == [
         f"train.arms: no strategy 'mixup?'; known: {', '.join(STRATEGIES)}"
     ]

@@ -9,7 +9,7 @@ from mcpmix.core.progress import SILENT
 from mcpmix.core.seeds import seed_everything
 from mcpmix.run import run
 from mcpmix.segmenter import train
-from mcpmix.segmenter.arms import check_strategies
+from mcpmix.segmenter.arms import check_arms
 from mcpmix.segmenter.trainer import one_ahead
 
 
@@ -90,7 +90,7 @@ def test_settings_of_a_strategy_come_from_the_configuration(make_config, tmp_pat
     plain = make_config(tmp_path)
     assert train.key(config, inputs, "mixup", 0) != train.key(plain, inputs, "mixup", 0)
     assert train.key(config, inputs, "cutmix", 0) == train.key(plain, inputs, "cutmix", 0)
-    wrong = check_strategies({"mixup": {"alpa": 1}, "cutmix": {}})
+    wrong = check_arms((), {"mixup": {"alpa": 1}, "cutmix": {}})
     assert wrong == ["train.strategies.mixup.alpa: no such setting; did you mean alpha?"]
 
 
