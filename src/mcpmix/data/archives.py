@@ -61,13 +61,9 @@ def is_archive(path: Path) -> bool:
 
 
 def folder_of(root: Path, progress: Progress = SILENT) -> Path:
-    """The folder of a data set: `root` itself, or what the archive `root` unpacks to.
+    """The folder of a data set: `root` itself, or what the archive `root` unpacks to (see `unpack`).
 
     An archive that holds nothing but one folder gives that folder.
-
-    Raises:
-        DataError: as `unpack`.
-        StorageError: as `unpack`.
     """
     if not is_archive(root):
         return root

@@ -53,47 +53,30 @@ _TINY, _HUGE = 0.0005, 0.9  # shares of the image at which a lesion is worth a l
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files of a sample show.
-
-    Attributes:
-        errors: why it cannot be used.
-        oddities: keys of `_ODDITIES`.
-        digest: `pixel_digest` of the image; empty if image or mask cannot be read, and so are all below.
-        mask_digest: the same of the mask.
-        levels: number of grey levels in the mask file.
-        area: share of the image that is lesion, 0..1.
-        centre: place of the lesion's centre, right and down, 0..1.
-        look: `look_of` the image.
-        thumbnail: (h, w, 3) uint8, the lesion outlined.
-        features: (F,) float32, what a feature network says of the image; None if none was asked.
-    """
+    """What the files of a sample show."""
 
     sample: Sample
-    errors: tuple[str, ...] = ()
-    oddities: tuple[str, ...] = ()
-    digest: str = ""
-    mask_digest: str = ""
+    errors: tuple[str, ...] = ()  # why it cannot be used
+    oddities: tuple[str, ...] = ()  # keys of `_ODDITIES`
+    digest: str = ""  # `pixel_digest` of the image; if a file cannot be read, empty like all below
+    mask_digest: str = ""  # the same of the mask
     width: int = 0
     height: int = 0
-    levels: int = 0
-    area: float = 0.0
-    centre: tuple[float, float] = (0.5, 0.5)
-    look: str = ""
-    thumbnail: Pixels | None = None
-    features: npt.NDArray[np.float32] | None = None
+    levels: int = 0  # number of grey levels in the mask file
+    area: float = 0.0  # share of the image that is lesion, 0..1
+    centre: tuple[float, float] = (0.5, 0.5)  # of the lesion, right and down, 0..1
+    look: str = ""  # `look_of` the image
+    thumbnail: Pixels | None = None  # (h, w, 3) uint8, the lesion outlined
+    features: npt.NDArray[np.float32] | None = None  # (F,), what phi says of the image; None without phi
 
 
 def inspect_all(
     samples: Sequence[Sample], progress: Progress = SILENT, phi: Phi | None = None
 ) -> tuple[Facts, ...]:
-    """Decode every file once.
+    """Decode every file once, missing and damaged ones included; facts in the order of the ids.
 
     Args:
-        samples: the data set; files may be missing or damaged.
         phi: a feature network, to find copies that were mirrored, rotated or recoloured.
-
-    Returns:
-        Facts in the order of the ids.
     """
     facts: list[Facts] = []
     waiting: dict[int, Pixels] = {}
@@ -206,30 +189,20 @@ def _thumbnail(image: Pixels, mask: Pixels) -> Pixels:
 class Severity(IntEnum):
     """How bad a finding is."""
 
-    NOTE = 0
-    """Worth knowing."""
-    WARNING = 1
-    """Results may suffer."""
-    ERROR = 2
-    """The data set cannot be used, or its figures would be wrong."""
+    NOTE = 0  # worth knowing
+    WARNING = 1  # results may suffer
+    ERROR = 2  # the data set cannot be used, or its figures would be wrong
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of problem, with all samples that have it.
-
-    Attributes:
-        title: what is the matter, in a few words.
-        remedy: what to do.
-        items: the samples or files, each with what was found there.
-        ids: ids of the samples in `items`, for pictures.
-    """
+    """One kind of problem, with all samples that have it."""
 
     severity: Severity
-    title: str
-    remedy: str
-    items: tuple[str, ...]
-    ids: tuple[str, ...]
+    title: str  # what is the matter, in a few words
+    remedy: str  # what to do
+    items: tuple[str, ...]  # the samples or files, each with what was found there
+    ids: tuple[str, ...]  # of the samples in `items`, for pictures
 
 
 _ODDITIES = {
@@ -274,15 +247,10 @@ _OF_MASKS = ("empty", "full", "extreme", "levels")
 
 @dataclass(frozen=True)
 class Audit:
-    """All that was found.
+    """All that was found."""
 
-    Attributes:
-        facts: of each sample, in the order of their ids.
-        part_of: train, validation or test by id; empty without a split.
-    """
-
-    facts: tuple[Facts, ...]
-    part_of: Mapping[str, str]
+    facts: tuple[Facts, ...]  # in the order of the ids
+    part_of: Mapping[str, str]  # train, validation or test by id; empty without a split
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -356,29 +324,21 @@ class Audit:
             if not self.part_of or item.sample.id in self.part_of:  # what a split leaves out does no harm
                 same[item.digest].append(item)
         copies = [group for group in same.values() if len(group) > 1]
-        across = [group for group in copies if len({self._part(item) for item in group}) > 1]
-        within = [group for group in copies if len({self._part(item) for item in group}) == 1]
-        for severity, where, remedy, groups in (
-            (
-                Severity.ERROR,
-                "different parts of the split",
-                "remove the copies, or put them into one part (one group)",
-                across,
-            ),
-            (Severity.WARNING, "the same part", "remove the copies; they count twice", within),
+        parting = "remove the copies, or put them into one part (one group)"
+        for severity, where, remedy, across in (
+            (Severity.ERROR, "different parts of the split", parting, True),
+            (Severity.WARNING, "the same part", "remove the copies; they count twice", False),
         ):
+            groups = [g for g in copies if (len({self._part(item) for item in g}) > 1) == across]
             if groups:
-                labels = [
-                    [f"{self._part(item)} {item.sample.id} ({item.sample.image})".strip() for item in group]
+                items = tuple(
+                    " = ".join(
+                        f"{self._part(item)} {item.sample.id} ({item.sample.image})".strip() for item in group
+                    )
                     for group in groups
-                ]
-                yield Finding(
-                    severity,
-                    f"images with identical pixels are in {where}",
-                    remedy,
-                    tuple(" = ".join(label) for label in labels),
-                    tuple(item.sample.id for group in groups for item in group),
                 )
+                ids = tuple(item.sample.id for group in groups for item in group)
+                yield Finding(severity, f"images with identical pixels are in {where}", remedy, items, ids)
 
     def _leaks(self) -> Iterator[Finding]:
         shares = " and ".join(

@@ -36,34 +36,21 @@ class _Recorded:
 
 @dataclass(frozen=True)
 class Geometry(_Recorded):
-    """Where the pixels of B samples go: first the flips, then rotation and zoom about the centre.
+    """Where the pixels of B samples go: first the flips, then rotation and zoom about the centre."""
 
-    Attributes:
-        angle: (B,) float32, degrees, counter-clockwise.
-        zoom: (B,) float32, relative size of what is shown; 2 makes a lesion twice as wide.
-        hflip: (B,) bool, left and right exchanged.
-        vflip: (B,) bool, top and bottom exchanged.
-    """
-
-    angle: Tensor
-    zoom: Tensor
-    hflip: Tensor
-    vflip: Tensor
+    angle: Tensor  # (B,) float32, degrees, counter-clockwise
+    zoom: Tensor  # (B,) float32, relative size of what is shown; 2 makes a lesion twice as wide
+    hflip: Tensor  # (B,) bool, left and right exchanged
+    vflip: Tensor  # (B,) bool, top and bottom exchanged
 
 
 @dataclass(frozen=True)
 class Crop(_Recorded):
-    """The windows of B samples that are kept and enlarged to the whole, after all other moves.
+    """The windows of B samples that are kept and enlarged to the whole, after all other moves."""
 
-    Attributes:
-        left: (B,) float32, what is cut off on the left, as a share of the width.
-        top: (B,) float32, what is cut off at the top, as a share of the height.
-        side: (B,) float32, sides of the window as shares of the image's, above 0 and up to 1.
-    """
-
-    left: Tensor
-    top: Tensor
-    side: Tensor
+    left: Tensor  # (B,) float32, what is cut off on the left, as a share of the width
+    top: Tensor  # (B,) float32, what is cut off at the top, as a share of the height
+    side: Tensor  # (B,) float32, sides of the window as shares of the image's, above 0 and up to 1
 
 
 @dataclass(frozen=True)
@@ -75,19 +62,12 @@ class Blur(_Recorded):
 
 @dataclass(frozen=True)
 class Colour(_Recorded):
-    """Changes of colour of B samples, as relative differences: 0 changes nothing.
+    """Changes of colour of B samples, as relative differences: 0 changes nothing."""
 
-    Attributes:
-        brightness: (B,) float32.
-        contrast: (B,) float32, about the mean grey of the image.
-        saturation: (B,) float32, about the grey of each pixel.
-        tint: (B, 3) float32, gain of each channel; the three sum to 0.
-    """
-
-    brightness: Tensor
-    contrast: Tensor
-    saturation: Tensor
-    tint: Tensor
+    brightness: Tensor  # (B,) float32
+    contrast: Tensor  # (B,) float32, about the mean grey of the image
+    saturation: Tensor  # (B,) float32, about the grey of each pixel
+    tint: Tensor  # (B, 3) float32, gain of each channel; the three sum to 0
 
 
 def draw_geometry(count: int, rng: torch.Generator, *, rotate: float, scale: float, flip: bool) -> Geometry:

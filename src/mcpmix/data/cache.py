@@ -31,18 +31,13 @@ _BUFFER = 2**23  # bytes per write: what is written in large pieces lies in larg
 
 @dataclass(frozen=True)
 class Arrays:
-    """Images and masks at training size, in the order of `ids`.
-
-    Attributes:
-        images: (N, S, S, 3) uint8, RGB. Writing to it changes a private copy, never a file.
-        masks: (N, S, S) uint8 in {0, 1}; as above.
-        place: folder of the files that the arrays map; None if they are in memory. Sent to another process,
-            mapped arrays are opened there again and not copied.
-    """
+    """Images and masks at training size. Writing to them changes a private copy, never a file."""
 
     ids: tuple[str, ...]
-    images: Pixels
-    masks: Pixels
+    images: Pixels  # (N, S, S, 3) uint8, RGB
+    masks: Pixels  # (N, S, S) uint8 in {0, 1}
+    # Folder of the files that the arrays map; None if they are in memory. Sent to another process, mapped
+    # arrays are opened there again and not copied.
     place: Path | None = None
 
     def __len__(self) -> int:

@@ -43,11 +43,7 @@ class Download:
 
 
 def refuse_offline(environment: Mapping[str, str] = os.environ) -> None:
-    """Respect a wish to stay offline: MCPMIX_OFFLINE decides; where it is not set, HF_HUB_OFFLINE does.
-
-    Raises:
-        DataError: one of them is on.
-    """
+    """Raise a DataError if MCPMIX_OFFLINE, or, where that is not set, HF_HUB_OFFLINE, is on."""
     for name in ("MCPMIX_OFFLINE", "HF_HUB_OFFLINE"):
         value = environment.get(name, "").strip().lower()
         if value in ("1", "true", "yes", "on"):
@@ -60,11 +56,7 @@ def refuse_offline(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def remote_size(url: str, timeout: float = 30.0) -> int | None:
-    """Bytes of a file on a server; None if the server does not say.
-
-    Raises:
-        DataError: connections are forbidden, or the address is of another kind.
-    """
+    """Bytes of a file on a server; None if the server does not say."""
     refuse_offline()
     try:
         with _open(url, {}, timeout, method="HEAD") as response:

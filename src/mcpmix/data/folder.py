@@ -183,7 +183,20 @@ def read_rows(table: Path) -> list[Row]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{table} cannot be read: {error}. Expected UTF-8: export it again.") from error
     if table.suffix.lower() == ".jsonl":
-        rows = [_parse_json(table, n, line) for n, line in enumerate(lines, start=1) if line.strip()]
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                content: Any = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{table}, line {number}: {error}. Expected a JSON object: correct it."
+                ) from error
+            if not isinstance(content, dict):
+                raise DataError(f"{table}, line {number}: expected a JSON object, got {line[:40]}.")
+            texts = {k.strip().lower(): "" if v is None else str(v) for k, v in content.items()}
+            rows.append(Row(table, number, texts))
     else:
         header = lines[0] if lines else ""
         reader = csv.DictReader(lines, delimiter=next((mark for mark in ",;\t" if mark in header), ","))
@@ -203,14 +216,3 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _parse_json(table: Path, number: int, line: str) -> Row:
-    try:
-        content: Any = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{table}, line {number}: {error}. Expected a JSON object: correct it.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{table}, line {number}: expected a JSON object, got {line[:40]}.")
-    values = {name.strip().lower(): "" if value is None else str(value) for name, value in content.items()}
-    return Row(table, number, values)

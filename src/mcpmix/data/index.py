@@ -16,23 +16,14 @@ INDEX = "index.json"
 
 @dataclass(frozen=True)
 class Record(Sample):
-    """A sample with its part of the data set and its content.
+    """A sample with its part of the data set and its content."""
 
-    Attributes:
-        split: train, validation or test.
-        image_sha256: `pixel_digest` of the image as `read_image` gives it.
-        mask_sha256: `pixel_digest` of the mask as `read_mask` gives it.
-        width: pixels, upright.
-        height: pixels, upright.
-        look: `look_of` the image, to find near-duplicates of it.
-    """
-
-    split: str
-    image_sha256: str
-    mask_sha256: str
-    width: int
+    split: str  # train, validation or test
+    image_sha256: str  # `pixel_digest` of the image as `read_image` gives it
+    mask_sha256: str  # `pixel_digest` of the mask as `read_mask` gives it
+    width: int  # pixels, upright
     height: int
-    look: str
+    look: str  # `look_of` the image, to find near-duplicates of it
 
 
 @dataclass(frozen=True)
@@ -56,16 +47,21 @@ class DatasetIndex:
 
     def write(self, folder: Path) -> None:
         """Write JSON into a folder. Files below the folder are named relative to it, others absolutely."""
-        rows = [_as_row(record, folder.resolve()) for record in self.records]
+        home = folder.resolve()
+        rows = []
+        for record in self.records:
+            row = {field.name: getattr(record, field.name) for field in fields(Record)}
+            for name in ("image", "mask"):
+                absolute = row[name].absolute()
+                # Only the folder is resolved: a link inside it stays what the user named.
+                inside = absolute.parent.resolve() / absolute.name
+                row[name] = (inside.relative_to(home) if inside.is_relative_to(home) else absolute).as_posix()
+            rows.append(row)
         write_json(folder / INDEX, {"samples": rows})
 
     @classmethod
     def read(cls, dataset: Artifact | Path) -> Self:
-        """Read what `write` wrote, from the data set's artefact or folder.
-
-        Raises:
-            DataError: the file is missing or damaged.
-        """
+        """Read what `write` wrote, from the data set's artefact or folder."""
         path = dataset / INDEX
         folder = path.parent.resolve()
         try:
@@ -85,13 +81,3 @@ class DatasetIndex:
             raise DataError(
                 f"{path} is not an index of a data set ({error!r}). Delete its folder to rebuild it."
             ) from error
-
-
-def _as_row(record: Record, folder: Path) -> dict[str, Any]:
-    row = {field.name: getattr(record, field.name) for field in fields(Record)}
-    for name in ("image", "mask"):
-        absolute = row[name].absolute()
-        # Only the folder is resolved: a link inside it stays what the user named.
-        inside = absolute.parent.resolve() / absolute.name
-        row[name] = (inside.relative_to(folder) if inside.is_relative_to(folder) else absolute).as_posix()
-    return row

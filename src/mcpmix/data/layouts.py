@@ -63,11 +63,7 @@ def convert(collection: Collection, layout: str, out: Path, progress: Progress =
 
     Args:
         layout: one of `WRITERS`.
-        out: a folder that does not exist, or is empty.
-
-    Raises:
-        StorageError: the folder holds something, or the disk is full.
-        DataError: the name of the folder does not suit nnU-Net, or a file cannot be read.
+        out: a folder that does not exist, or is empty; for nnU-Net, with a name that it finds.
     """
     if layout == "nnunet" and not re.fullmatch(r"Dataset\d{3}_\w+", out.name):
         raise DataError(
@@ -148,16 +144,8 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
     """The samples of rows that name files relative to their table.
 
     In addition to the files, a row may give an `id` (otherwise the stem of the image), a group in one of
-    `GROUP_COLUMNS` (otherwise each image is its own), and a `split`.
-
-    Args:
-        rows: one for each image.
-        images: columns in which the image may stand.
-        masks: columns in which the mask may stand.
-        source: name of the data set.
-
-    Raises:
-        DataError: with every problem.
+    `GROUP_COLUMNS` (otherwise each image is its own), and a `split`. `images` and `masks` are the columns in
+    which the files may stand.
     """
     problems = [
         f"{table} has the columns: {', '.join(sorted(columns)) or 'none'}. Expected {' or '.join(names)}: "
@@ -173,7 +161,13 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
         image, mask = (row.table.parent / row.first(names) for names in (images, masks))
         name = row.values.get("id") or image.stem
         part = _part_name(row.values.get("split", ""))
-        found = _file_problems(row, images, masks)
+        files = (("image", image, row.first(images)), ("mask", mask, row.first(masks)))
+        found = [f"no {kind}. Fill it in, or remove the line." for kind, _, given in files if not given]
+        found += [
+            f"{path} does not exist. Check the path."
+            for _, path, given in files
+            if given and not path.is_file()
+        ]
         if grouped and not row.values.get(grouped):
             found.append(f"{grouped} is empty. Fill it in.")
         if part and part not in PARTS:
@@ -190,17 +184,6 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
         raise DataError(bullet_list(f"{len(problems)} problem(s) with the data set:", problems))
     ordered = tuple(samples[name] for name in sorted(samples))
     return Collection(ordered, splits={GIVEN: parts} if parts else {}, grouped=grouped)
-
-
-def _file_problems(row: Row, images: Sequence[str], masks: Sequence[str]) -> list[str]:
-    problems = []
-    for kind, names in (("image", images), ("mask", masks)):
-        path = row.first(names)
-        if not path:
-            problems.append(f"no {kind}. Fill it in, or remove the line.")
-        elif not (row.table.parent / path).is_file():
-            problems.append(f"{row.table.parent / path} does not exist. Check the path.")
-    return problems
 
 
 def _part_name(text: str) -> str:

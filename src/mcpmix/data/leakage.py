@@ -21,17 +21,11 @@ SEEN = "images.json"
 
 @dataclass(frozen=True)
 class SeenImage:
-    """One image that a network has seen.
+    """One image that a network has seen."""
 
-    Attributes:
-        id: what it was called.
-        sha256: `pixel_digest` of the image.
-        look: as `look_of` gives it; empty if only the digest is known.
-    """
-
-    id: str
-    sha256: str
-    look: str = ""
+    id: str  # what it was called
+    sha256: str  # `pixel_digest` of the image
+    look: str = ""  # as `look_of` gives it; empty if only the digest is known
 
 
 def images_of(records: Iterable[Record]) -> list[SeenImage]:
@@ -45,11 +39,7 @@ def write_seen(folder: Path, images: Sequence[SeenImage]) -> None:
 
 
 def read_seen(folder: Path) -> list[SeenImage]:
-    """The list in a network's folder; empty if there is none.
-
-    Raises:
-        DataError: the list is damaged.
-    """
+    """The list in a network's folder; empty if there is none, a DataError if it is damaged."""
     path = folder / SEEN
     if not path.is_file():
         return []
@@ -88,6 +78,9 @@ class LeakSearch:
 
     def __init__(self, held: Sequence[SeenImage]) -> None:
         self.held = held
+        self._ids: dict[str, list[str]] = defaultdict(list)  # of held-out images, by digest
+        for image in held:
+            self._ids[image.sha256].append(image.id)
         # By digest of a seen image and id of a held-out one: their distance, in numbers and in words.
         self._hits: dict[str, dict[str, tuple[float, str]]] = {}
 
@@ -98,25 +91,20 @@ class LeakSearch:
             By id, the most alike of the seen ones in words: `= train-7`, or `~ train-7 (12 of 256 signs
             differ, correlation 0.991)`. The rule is that of the audit.
         """
-        self._compare([image for image in seen if image.sha256 not in self._hits])
+        new = [image for image in seen if image.sha256 not in self._hits]
+        for image in new:
+            same = (-math.inf, f"= {image.id}")
+            self._hits[image.sha256] = dict.fromkeys(self._ids.get(image.sha256, ()), same)
+        asked, known = ([image for image in side if image.look] for side in (self.held, new))
+        for match in matches([image.look for image in asked], [image.look for image in known]):
+            image = known[match.second]
+            hit = (match.distance, f"~ {image.id} ({match.how})")
+            self._hits[image.sha256].setdefault(asked[match.first].id, hit)
         best: dict[str, tuple[float, str]] = {}
         for image in seen:
             for name, hit in self._hits[image.sha256].items():
                 best[name] = min(hit, best.get(name, hit))
         return {name: how for name, (_, how) in best.items()}
-
-    def _compare(self, seen: Sequence[SeenImage]) -> None:
-        names: dict[str, list[str]] = defaultdict(list)
-        for held in self.held:
-            names[held.sha256].append(held.id)
-        for image in seen:
-            same = (-math.inf, f"= {image.id}")
-            self._hits[image.sha256] = dict.fromkeys(names.get(image.sha256, ()), same)
-        asked, known = ([image for image in side if image.look] for side in (self.held, seen))
-        for match in matches([image.look for image in asked], [image.look for image in known]):
-            image = known[match.second]
-            hit = (match.distance, f"~ {image.id} ({match.how})")
-            self._hits[image.sha256].setdefault(asked[match.first].id, hit)
 
 
 def leak_text(
@@ -125,7 +113,6 @@ def leak_text(
     """Say which test images somebody has seen.
 
     Args:
-        search: among the test images.
         seen_by: images by who has seen them, as "the segmenter".
         refuse: whether that is an error.
         remedy: what else a user can do, for the message.

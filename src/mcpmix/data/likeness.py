@@ -36,19 +36,12 @@ _BLOCK = 512  # rows compared at a time, which bounds memory
 
 @dataclass(frozen=True)
 class Match:
-    """Two pictures that are near-duplicates.
+    """Two pictures that are near-duplicates."""
 
-    Attributes:
-        first: place in the first list.
-        second: place in the second list.
-        distance: 0 for the same; comparable within one search only.
-        how: the measured numbers in words.
-    """
-
-    first: int
-    second: int
-    distance: float
-    how: str
+    first: int  # place in the first list
+    second: int  # place in the second list
+    distance: float  # 0 for the same; comparable within one search only
+    how: str  # the measured numbers in words
 
 
 def closest(found: Iterable[Match]) -> dict[int, Match]:
@@ -123,8 +116,7 @@ def feature_matches(
     Args:
         features: (N, F), of the whole data set.
         groups: N names; neighbours within a group say nothing about what is usual.
-        first: places in `features`.
-        second: places in `features`.
+        first: places in `features`, as is `second`.
 
     Yields:
         Matches by places in `features`, in the order of `first`; none for fewer than 40 pictures.

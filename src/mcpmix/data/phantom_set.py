@@ -45,9 +45,6 @@ def write_phantom_set(
 
     Returns:
         The samples (ids like p003_f02, group p003, source "phantom") and their split.
-
-    Raises:
-        DataError: the size is out of range.
     """
     patients = (train_patients, validation_patients, test_patients)
     frames = (frames_per_patient, frames_per_patient, test_frames_per_patient)

@@ -32,17 +32,11 @@ _INFO = frozenset({"exif", "icc_profile", "comment", "xmp", "photoshop", "XML:co
 
 
 class Change(NamedTuple):
-    """What differs between the copy and its source.
+    """What differs between the copy and its source."""
 
-    Attributes:
-        id: of the sample; empty for a file that belongs to none.
-        file: `image`, `mask` or `sample`, or `file` for one that belongs to no sample.
-        change: in words.
-    """
-
-    id: str
-    file: str
-    change: str
+    id: str  # of the sample; empty for a file that belongs to none
+    file: str  # `image`, `mask` or `sample`, or `file` for one that belongs to no sample
+    change: str  # in words
 
     def __str__(self) -> str:
         return ": ".join(text for text in self if text)
@@ -58,15 +52,8 @@ def repair_configured(
 ) -> tuple[Change, ...]:
     """Write a repaired copy of the data set of a configuration; see `repair`.
 
-    In folders of own images, files without a partner are left out.
-
-    Args:
-        facts: of all samples, if they were inspected already.
-
-    Raises:
-        ConfigError: the data set is the phantom, which has nothing to repair.
-        DataError: the files are not found.
-        StorageError: as `repair`.
+    In folders of own images, files without a partner are left out. `facts` are those of all samples, if they
+    were inspected already.
     """
     data = config.data
     if data.source == "phantom":

@@ -57,11 +57,7 @@ def read_image(path: Path) -> Pixels:
 
 
 def has_alpha(path: Path) -> bool:
-    """Whether an image file has a fourth channel or colour that stands for transparency; reads its head only.
-
-    Raises:
-        DataError: as `read_image`, where the head shows it.
-    """
+    """Whether an image file has a channel or colour that stands for transparency; reads its head only."""
     with _opened(path) as image:
         return image.has_transparency_data
 
@@ -80,13 +76,7 @@ def read_mask(path: Path) -> Pixels:
 
 
 def examine_mask(path: Path) -> tuple[Pixels, int]:
-    """A mask as `read_mask` gives it, and the number of grey levels in its file.
-
-    A clean mask has 1 or 2, one blurred by JPEG has many.
-
-    Raises:
-        DataError: as `read_mask`.
-    """
+    """A mask as `read_mask` gives it, and the number of grey levels in its file: 1 or 2, or many by JPEG."""
     levels, lossy = read_grey(path)
     brightest = int(levels.max())
     if 1 < brightest < _LESION and not lossy:

@@ -22,15 +22,12 @@ _QUARTERS = 4  # classes of lesions by size
 
 @dataclass(frozen=True)
 class Split:
-    """Ids of the samples of each part.
-
-    Attributes:
-        leaks: why figures on the test part are too good, for a published split that cuts groups; else empty.
-    """
+    """Ids of the samples of each part."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+    # Why figures on the test part are too good, for a published split that cuts groups; otherwise empty.
     leaks: str = field(default="", kw_only=True)
 
     def parts(self) -> dict[str, tuple[str, ...]]:

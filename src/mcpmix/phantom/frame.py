@@ -35,20 +35,14 @@ _SMALLEST, _LARGEST = 16, 2048
 
 @dataclass(frozen=True)
 class PhantomFrame:
-    """One rendered frame with its exact annotation.
+    """One rendered frame with its exact annotation."""
 
-    Attributes:
-        image: (H, W, 3) uint8, RGB.
-        mask: (H, W) uint8 in {0, 1}: the pixels that show the lesion.
-        depth: (H, W) float32 in [0, 1], near = 1: inverse depth, scaled to the visible field of this frame;
-            0 outside the field of view.
-        words: appearance of patient and frame, in the order mucosa, view, light, vessels, focus, surface,
-            lesion colour, lesion elevation, lesion size; all from `WORDS`.
-    """
-
-    image: Pixels
-    mask: Pixels
+    image: Pixels  # (H, W, 3) uint8, RGB
+    mask: Pixels  # (H, W) uint8 in {0, 1}: the pixels that show the lesion
+    # (H, W) float32 in [0, 1], near = 1: inverse depth, scaled to the visible field of this frame; 0 outside.
     depth: Floats
+    # Appearance of patient and frame, in the order mucosa, view, light, vessels, focus, surface, lesion
+    # colour, lesion elevation, lesion size; all from `WORDS`.
     words: tuple[str, ...]
     patient: int
     frame: int
@@ -61,9 +55,6 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
         seed: of the whole phantom data set.
         frame: frames share the patient's look and differ in pose and lesion.
         size: height and width in pixels, 16..2048. The scene does not depend on it.
-
-    Raises:
-        DataError: the size is out of range.
     """
     if not _SMALLEST <= size <= _LARGEST:
         raise DataError(
@@ -148,9 +139,6 @@ def contact_sheet(frames: Sequence[PhantomFrame], columns: int, contours: bool =
     Args:
         columns: frames per row, at least 1.
         contours: whether to draw the outline of each mask, one pixel wide and just outside it.
-
-    Raises:
-        DataError: there is no frame, no column, or the sizes differ.
     """
     sizes = sorted({frame.image.shape[:2] for frame in frames})
     if len(sizes) != 1 or columns < 1:

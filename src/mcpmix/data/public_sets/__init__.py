@@ -67,11 +67,7 @@ def entries() -> dict[str, Entry]:
 
 
 def entry(name: str) -> Entry:
-    """The data set of a name.
-
-    Raises:
-        ConfigError: there is none; with the nearest name, or with all.
-    """
+    """The data set of a name."""
     if name not in entries():
         raise ConfigError(f"no data set {name!r} in the catalogue: {did_you_mean(name, entries())}")
     return entries()[name]
@@ -86,10 +82,8 @@ def load(name: str, root: Path, progress: Progress = SILENT) -> Collection:
             folder that holds the archives as they are published. Archives are unpacked next to themselves.
 
     Raises:
-        ConfigError: no data set has this name.
         DataError: the folder has another layout, or images lack masks, with every problem; or an archive
             cannot be unpacked.
-        StorageError: there is no room to unpack.
     """
     item = entry(name)
     if is_archive(root):
@@ -123,15 +117,15 @@ def recognise(root: Path) -> str | None:
             collection = item.load(root)
         except DataError:
             continue
-        if recognise_names([sample.id for sample in collection.samples], [item]):
+        if recognise_names(sample.id for sample in collection.samples) == name:
             return name
     return None
 
 
-def recognise_names(stems: Iterable[str], among: Iterable[Entry] | None = None) -> str | None:
+def recognise_names(stems: Iterable[str]) -> str | None:
     """The name of the data set whose images are called like this; None if none is certain."""
     given = list(stems)
-    for item in entries().values() if among is None else among:
+    for item in entries().values():
         complete = not item.whole or len(given) == item.images
         if item.stems and given and complete and all(re.fullmatch(item.stems, stem) for stem in given):
             return item.name
@@ -146,10 +140,7 @@ def locate(root: Path, layouts: Iterable[Sequence[str]], expected: str) -> list[
 
     Args:
         layouts: each a list of folders such as `PNG/Ground Truth`; case does not matter.
-        expected: the layout in words, for the message.
-
-    Raises:
-        DataError: none is there.
+        expected: the layout in words, for the error if none is there.
     """
     if not root.is_dir():
         state = "is a file, not a folder" if root.exists() else "does not exist"

@@ -28,16 +28,14 @@ _PRANET_TEST = frozenset((
 ))  # fmt: skip
 
 
-def _frame(image: Path) -> int:
-    number = int(image.stem) if image.stem.isdecimal() else 0
-    if not 1 <= number <= _FRAMES:
-        raise DataError(f"{image} is not a frame of CVC-ClinicDB. Expected names from 1 to {_FRAMES}.")
-    return number
-
-
 def _load(root: Path) -> Collection:
     images, masks = locate(root, _LAYOUTS, _LAYOUT)
-    frames = {_frame(image): (image, mask) for image, mask in pair(images, masks)}
+    frames = {}
+    for image, mask in pair(images, masks):
+        number = int(image.stem) if image.stem.isdecimal() else 0
+        if not 1 <= number <= _FRAMES:
+            raise DataError(f"{image} is not a frame of CVC-ClinicDB. Expected names from 1 to {_FRAMES}.")
+        frames[number] = image, mask
     samples = tuple(
         Sample(image.stem, image, mask, f"sequence-{bisect_right(_STARTS, number):02}", ENTRY.name)
         for number, (image, mask) in sorted(frames.items())

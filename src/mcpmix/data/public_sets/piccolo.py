@@ -13,13 +13,6 @@ _LAYOUT = "train/, validation/ and test/, each with polyps/ and masks/ (in 'picc
 _NAME = re.compile(r"\d+_(VP\d+)_frame\d+", re.IGNORECASE)
 
 
-def _video(image: Path) -> str:
-    match = _NAME.fullmatch(image.stem)
-    if not match:
-        raise DataError(f"{image} is not a frame of PICCOLO. Expected names like 001_VP1_frame0075.png.")
-    return match.group(1).upper()
-
-
 def _load(root: Path) -> Collection:
     chains = [f"{part}/{kind}" for part in PARTS for kind in ("polyps", "masks")]
     folders = locate(root, [chains], _LAYOUT)
@@ -27,7 +20,12 @@ def _load(root: Path) -> Collection:
     official: dict[str, str] = {}
     for part, images, masks in zip(PARTS, folders[::2], folders[1::2], strict=True):
         for image, mask in pair(images, masks, ("_Corrected", "")):
-            samples.append(Sample(image.stem, image, mask, _video(image), ENTRY.name))
+            name = _NAME.fullmatch(image.stem)
+            if not name:
+                raise DataError(
+                    f"{image} is not a frame of PICCOLO. Expected names like 001_VP1_frame0075.png."
+                )
+            samples.append(Sample(image.stem, image, mask, name[1].upper(), ENTRY.name))
             official[image.stem] = part
     samples.sort(key=lambda sample: sample.id)
     return Collection(tuple(samples), splits={"official": official}, grouped=ENTRY.groups)
