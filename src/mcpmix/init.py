@@ -22,9 +22,8 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
-from mcpmix.data.dataset import FOLDER, load_collection
+from mcpmix.data.dataset import FOLDER, load_collection, world_seed, write_phantom_set
 from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection
-from mcpmix.data.phantom_set import world_seed, write_phantom_set
 from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import is_present, licence_of
 

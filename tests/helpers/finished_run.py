@@ -11,9 +11,8 @@ from PIL import Image
 from mcpmix.config_file import resolve_config
 from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.stage_folder import StageKey, workspace, write_json
-from mcpmix.data.dataset import build_index
+from mcpmix.data.dataset import build_index, write_phantom_set
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.sample import read_mask
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.mixing.mcpmix import cosine_decay

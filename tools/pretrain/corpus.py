@@ -18,9 +18,9 @@ from mcpmix.core.errors import DataError, StorageError, bullet_list
 from mcpmix.core.pixels import ENDINGS, list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of, file_digest, write_json
+from mcpmix.data.dataset import PRETRAINING_SEED
 from mcpmix.data.leakage import SEEN, SeenImage, read_seen
 from mcpmix.data.likeness import look_of
-from mcpmix.data.phantom_set import PRETRAINING_SEED
 from mcpmix.data.sample import pixel_digest, read_image, resize_image
 
 _FRAMES_PER_PATIENT = 4

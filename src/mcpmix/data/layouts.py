@@ -33,21 +33,16 @@ _Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Collection:
-    """What a data set on disk gives: its samples, and the splits that come with it.
+    """What a data set on disk gives: its samples, and the splits that come with it."""
 
-    Attributes:
-        samples: in the order of their ids; files are named, not decoded.
-        splits: by the name of the split (`official`, `pranet`), the part of each id: train, validation or
-            test. Ids without a part are left out of that split.
-        leaks: by the name of a split that puts a group into two parts, why it is offered anyway and
-            what that means. Other splits may not separate a group.
-        grouped: what a group is (`patient`, `video sequence`); empty if each image is its own.
-    """
-
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...]  # in the order of their ids; files are named, not decoded
+    # By the name of the split (`official`, `pranet`), the part of each id: train, validation or test. Ids
+    # without a part are left out of that split.
     splits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # By the name of a split that puts a group into two parts, why it is offered anyway and what that means.
+    # Other splits may not separate a group.
     leaks: Mapping[str, str] = field(default_factory=dict)
-    grouped: str = ""
+    grouped: str = ""  # what a group is (`patient`, `video sequence`); empty if each image is its own
 
     def row(self, sample: Sample) -> dict[str, str]:
         """A sample's id, group (empty if the data set has none) and part, as tables keep them."""

@@ -10,16 +10,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.phantom.scene import (
-    ELEVATIONS,
-    FOCUS,
-    LESION_COLOURS,
-    LESION_SIZES,
-    LIGHTS,
-    MUCOSA,
     SMALL_AREA,
-    SURFACES,
-    VESSELS,
-    VIEWS,
     Floats,
     PatientStyle,
     Scene,
@@ -106,12 +97,6 @@ def _device(
     pixels = pixels * edge + 0.02 * (1.0 - edge)
     image: Pixels = (np.clip(pixels, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
     return image
-
-
-_GROUPS = (tuple(MUCOSA), VIEWS, LIGHTS, VESSELS, FOCUS, SURFACES, LESION_COLOURS, ELEVATIONS, LESION_SIZES)
-
-WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for group in _GROUPS for word in group))
-"""Every appearance word that `PhantomFrame.words` may hold, each once."""
 
 
 def caption(frame: PhantomFrame, lesion: bool = True) -> str:

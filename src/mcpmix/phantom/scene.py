@@ -29,6 +29,10 @@ LESION_COLOURS = ("reddish", "pale", "dark", "similar")
 ELEVATIONS = ("raised", "flat")
 LESION_SIZES = ("small", "large")
 LESION_TEXTURES = ("smooth", "granular", "pitted")
+_GROUPS = (tuple(MUCOSA), VIEWS, LIGHTS, VESSELS, FOCUS, SURFACES, LESION_COLOURS, ELEVATIONS, LESION_SIZES)
+
+WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for group in _GROUPS for word in group))
+"""Every appearance word that `PhantomFrame.words` may hold, each once."""
 
 SHAPES = ("sessile", "pedunculated", "flat", "irregular")
 SMALL_AREA = 0.07  # share of the frame below which a lesion is called small
