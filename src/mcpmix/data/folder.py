@@ -44,7 +44,7 @@ def scan_folder(
         mask_files = [path for path in image_files if _without_suffix(path.stem)]
         image_files = [path for path in image_files if not _without_suffix(path.stem)]
     # Without one of the folders, naming every file of the other as single would only hide the cause.
-    pairs = [] if problems else _pair(image_files, mask_files, masks, problems)
+    pairs = [] if problems else pair_files(image_files, mask_files, masks, problems)
     group_of = {image.stem: image.stem for image in image_files}
     if groups is not None:
         group_of = _read_groups(groups, image_files, problems)
@@ -71,22 +71,27 @@ def _files(folder: Path, kind: str, problems: list[str]) -> list[Path]:
     return files
 
 
-def _without_suffix(stem: str) -> str:
+def _without_suffix(stem: str, suffixes: Sequence[str] = MASK_SUFFIXES) -> str:
     """The stem of the image that a mask with a suffix belongs to; empty without a suffix."""
-    return next((stem[: -len(end)] for end in MASK_SUFFIXES if stem.lower().endswith(end)), "")
+    return next((stem[: -len(end)] for end in suffixes if stem.lower().endswith(end.lower())), "")
 
 
-def _pair(
-    image_files: Sequence[Path], mask_files: Sequence[Path], masks: Path, problems: list[str]
+def pair_files(
+    image_files: Sequence[Path],
+    mask_files: Sequence[Path],
+    masks: Path,
+    problems: list[str],
+    suffixes: Sequence[str] = MASK_SUFFIXES,
 ) -> list[tuple[Path, Path]]:
-    """Pairs that are certain; the others become problems."""
+    """Pairs that are certain, in the order of the images; the others become problems."""
     image_at: dict[str, list[Path]] = defaultdict(list)
     for path in image_files:
         image_at[path.stem.casefold()].append(path)
     mask_at: dict[str, list[Path]] = defaultdict(list)
     for path in mask_files:
         key = path.stem.casefold()
-        mask_at[key if key in image_at else _without_suffix(path.stem).casefold() or key].append(path)
+        stem = _without_suffix(path.stem, suffixes).casefold()
+        mask_at[key if key in image_at else stem or key].append(path)
     for kind, at, what in (
         ("image", image_at, "have the same stem"),
         ("mask", mask_at, "belong to the same image"),
@@ -97,9 +102,10 @@ def _pair(
             for paths in at.values()
             if len(paths) > 1
         ]
+    suffixed = f", with or without one of the suffixes {', '.join(suffixes)}" if suffixes else ""
     problems += [
-        f"{paths[0]} has no mask. Expected {paths[0].stem} in {masks}, with or without one of the suffixes "
-        f"{', '.join(MASK_SUFFIXES)}: add the mask or remove the image."
+        f"{paths[0]} has no mask. Expected {paths[0].stem} in {masks}{suffixed}: add the mask or remove the "
+        "image."
         for key, paths in image_at.items()
         if key not in mask_at
     ]

@@ -17,6 +17,7 @@ from mcpmix.core.errors import ConfigError, DataError, bullet_list, did_you_mean
 from mcpmix.core.pixels import list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.archives import folder_of, is_archive, unpack
+from mcpmix.data.folder import pair_files
 from mcpmix.data.layouts import Collection
 
 
@@ -167,9 +168,7 @@ def _descend(folder: Path, chain: str) -> Path | None:
     return folder
 
 
-def pair(
-    images: Path, masks: Path, suffixes: Sequence[str] = ("",), skip: str = ""
-) -> list[tuple[Path, Path]]:
+def pair(images: Path, masks: Path, suffixes: Sequence[str] = (), skip: str = "") -> list[tuple[Path, Path]]:
     """Images with their masks, in the order of the names.
 
     Args:
@@ -180,26 +179,10 @@ def pair(
         DataError: with every image without a mask and every mask without an image.
     """
     image_files = [path for path in list_images(images) if not (skip and path.stem.endswith(skip))]
-    mask_files = list_images(masks)
     problems = [] if image_files else [f"{images} holds no images."]
-    for files in (image_files, mask_files):
-        taken: dict[str, Path] = {}
-        for path in files:
-            first = taken.setdefault(path.stem.casefold(), path)
-            if first != path:
-                problems.append(f"{first} and {path.name} have the same stem. Remove one of them.")
-    mask_at = {path.stem.casefold(): path for path in mask_files}
-    pairs = []
-    for image in image_files:
-        keys = [(image.stem + suffix).casefold() for suffix in suffixes]
-        mask = next((mask_at.pop(key) for key in keys if key in mask_at), None)
-        if mask is None:
-            problems.append(f"{image} has no mask in {masks}. Unpack the archive again.")
-        else:
-            pairs.append((image, mask))
-    problems += [f"{path} has no image in {images}. Unpack the archive again." for path in mask_at.values()]
+    pairs = pair_files(image_files, list_images(masks), masks, problems, suffixes)
     if problems:
-        raise DataError(bullet_list(f"{images.parent} is not complete:", problems))
+        raise DataError(bullet_list(f"{images.parent} is not complete. Unpack the archive again:", problems))
     return pairs
 
 

@@ -42,7 +42,7 @@ def _load(root: Path) -> Collection:
     official: dict[str, str] = {}
     for part in (part for part in PARTS if part in folders):
         images, masks = folders[part]
-        for image, mask in pair(images, masks, ("_segmentation", ""), skip="_superpixels"):
+        for image, mask in pair(images, masks, ("_segmentation",), skip="_superpixels"):
             samples.append(Sample(image.stem, image, mask, image.stem, ENTRY.name))
             if image.stem not in _COPIES:
                 official[image.stem] = part

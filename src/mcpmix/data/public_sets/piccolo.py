@@ -19,7 +19,7 @@ def _load(root: Path) -> Collection:
     samples: list[Sample] = []
     official: dict[str, str] = {}
     for part, images, masks in zip(PARTS, folders[::2], folders[1::2], strict=True):
-        for image, mask in pair(images, masks, ("_Corrected", "")):
+        for image, mask in pair(images, masks, ("_Corrected",)):
             name = _NAME.fullmatch(image.stem)
             if not name:
                 raise DataError(
