@@ -6,7 +6,7 @@ a change of the data set, only maps that no earlier folder of this run has are c
 """
 
 import shutil
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,11 @@ def read_depths(folder: Path, ids: Sequence[str]) -> np.ndarray:
 
 
 def _compute(
-    network: DepthNetwork, batch: Sequence[Record], arrays: Arrays, done: Container[str], log: JsonLines
+    network: Callable[[np.ndarray], np.ndarray],
+    batch: Sequence[Record],
+    arrays: Arrays,
+    done: Container[str],
+    log: JsonLines,
 ) -> int:
     """Compute and write the missing maps of a batch; returns how many.
 

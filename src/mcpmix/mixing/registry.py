@@ -34,6 +34,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "diffusemix": DiffuseMix,
 }
 
+_OF_RLA = ("mcpmix", "mcpmix-rla", "mcpmix-stepwise", "mcpmix-cosine")  # settings in the section rla
+
 T = TypeVar("T")
 
 
@@ -70,7 +72,7 @@ def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
     """
     if name not in STRATEGIES:
         return [f"{name}: there is no such strategy; {did_you_mean(name, STRATEGIES)}"]
-    if name.startswith("mcpmix"):
+    if name in _OF_RLA:
         return [f"{name}: its settings are those of the section rla"]
     parameters = inspect.signature(STRATEGIES[name]).parameters
     problems = [
@@ -80,15 +82,24 @@ def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
     ]
     for key in settings.keys() & parameters.keys():
         try:
-            TypeAdapter(parameters[key].annotation).validate_python(settings[key])
+            typed_settings(name, {key: settings[key]})
         except ValidationError as error:
             problems.append(f"{name}.{key}: {error.errors()[0]['msg']}, got {settings[key]!r}")
     if not problems:
         try:
-            build_strategy(name, **settings)
+            build_strategy(name, **typed_settings(name, settings))
         except ConfigError as error:
             problems.append(f"{name}: {error}")
     return problems
+
+
+def typed_settings(name: str, settings: Mapping[str, object]) -> dict[str, Any]:
+    """Settings of a file in the types of the strategy's arguments: YAML reads 1e-1 as text."""
+    parameters = inspect.signature(_class_of(name)).parameters
+    return {
+        key: TypeAdapter(parameters[key].annotation).validate_python(value) if key in parameters else value
+        for key, value in settings.items()
+    }
 
 
 def _class_of(name: str) -> type[Strategy]:

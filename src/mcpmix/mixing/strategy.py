@@ -183,7 +183,12 @@ class FixedStrategy(Strategy):
 
     @final
     def note(self, **values: float) -> None:
-        """Replace the numbers that `log` returns."""
+        """Replace the numbers that `log` returns.
+
+        Some names are read elsewhere: `s`, the mean share of the counterpart, and `rho`, the weight of its
+        term, scale the effort of `synthesis.budget`; `own_share` chooses the draw that docs/baselines.md
+        shows.
+        """
         self._notes = values
 
     @final

@@ -59,11 +59,6 @@ class DepthNetwork:
         else:
             raw = output.predicted_depth.float()[:, None]
             raw = F.interpolate(raw, size, mode="bilinear", align_corners=False)[:, 0]
-        if not torch.isfinite(raw).all():
-            raise ModelError(
-                f"The depth network {type(self.model).__name__} returns values that are not finite. Its "
-                "weights are damaged, or do not belong to its configuration: fetch them again."
-            )
         return normalise_depth(raw, self.near).cpu().numpy()
 
 
@@ -80,6 +75,8 @@ def convention(folder: Path, near: str = "auto") -> str:
         return near
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("config.json must hold an object")
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load a depth network from {folder}: {error}") from error
     kind = config.get("model_type")
@@ -89,7 +86,16 @@ def convention(folder: Path, near: str = "auto") -> str:
 
 
 def normalise_depth(raw: Tensor, near: str) -> Tensor:
-    """Stretch each raw map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0."""
+    """Stretch each raw map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0.
+
+    Raises:
+        ModelError: a value is not finite.
+    """
+    if not torch.isfinite(raw).all():
+        raise ModelError(
+            "The depth network returns values that are not finite. Its weights are damaged, or do not belong "
+            "to its configuration: fetch them again."
+        )
     if near == "small":
         # Inverse first: metric depth compresses what is near, and the other convention is inverse depth. A
         # single pixel at nearly nothing would be infinitely near and leave no contrast to all others.

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from mcpmix.config import Config
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.augment import denormalise
-from mcpmix.mixing.registry import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
+from mcpmix.mixing.registry import (
+    STRATEGIES,
+    build_strategy,
+    setting_problems,
+    strategy_needs_pairs,
+    typed_settings,
+)
 from mcpmix.mixing.strategy import Strategy
 from mcpmix.networks.features import features_digest, load_features
 
@@ -61,7 +67,9 @@ def arm_settings(config: Config, arm: str) -> dict[str, Any]:
 
 def arm_strategy(config: Config, arm: str) -> Strategy:
     """The strategy of an arm; it takes what `arm_settings` says."""
-    settings = next(iter(arm_settings(config, arm).values()))
+    ((section, settings),) = arm_settings(config, arm).items()
+    if section == "strategy":
+        settings = typed_settings(arm, settings)
     if "fixed_rho" in settings:
         settings["rho"] = settings.pop("fixed_rho")
     if arm in _SCHEDULED:

@@ -9,7 +9,13 @@ from torch import nn
 
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.seeds import torch_rng
-from mcpmix.mixing.registry import STRATEGIES, build_strategy, setting_problems, strategy_needs_pairs
+from mcpmix.mixing.registry import (
+    STRATEGIES,
+    build_strategy,
+    setting_problems,
+    strategy_needs_pairs,
+    typed_settings,
+)
 from mcpmix.mixing.strategy import Batch
 
 
@@ -180,6 +186,8 @@ def test_defaults_lie_in_the_search_range(name):
 
 def test_lists_of_a_file_stand_for_tuples():
     assert setting_problems("smoothmix", {"sigma": [0.1, 0.25]}) == []
+    assert setting_problems("mixup", {"alpha": "1e-1"}) == []  # as YAML reads it without a dot
+    assert typed_settings("mixup", {"alpha": "1e-1"}) == {"alpha": 0.1}
     assert build_strategy("smoothmix", sigma=[0.1, 0.25]).sigma == (0.1, 0.25)
 
 

@@ -200,3 +200,9 @@ def test_values_that_are_not_finite_are_refused(random_models):
         next(network.model.parameters()).fill_(float("nan"))
     with pytest.raises(ModelError, match="not finite"):
         network(np.zeros((1, 32, 32, 3), dtype=np.uint8))
+
+
+def test_a_configuration_that_is_no_object_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match="must hold an object"):
+        convention(tmp_path)

@@ -7,7 +7,7 @@ from mcpmix.report.arms import arms_of, label_of, method_of, reference_of
 def test_every_strategy_has_a_name_and_a_description_of_its_own():
     arms = arms_of(list(STRATEGIES))
     assert len({arm.label for arm in arms}) == len(arms)
-    assert all(arm.description for arm in arms)
+    assert all(arm.description for arm in arms), "describe it in report/arms.py"
     assert len({(arm.colour, arm.marker, arm.symbol) for arm in arms}) == len(arms)
 
 

@@ -12,7 +12,7 @@ from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.augment import denormalise
 from mcpmix.metrics import RegionAccumulator
-from mcpmix.mixing.registry import STRATEGIES
+from mcpmix.mixing.registry import STRATEGIES, strategy_needs_pairs
 from mcpmix.networks.features import SmallFeatures, save_features
 from mcpmix.networks.weight_files import folder_digest
 from mcpmix.run import run
@@ -125,7 +125,7 @@ def test_whether_an_arm_needs_pairs_is_up_to_its_strategy(prepared, arm, paired)
         assert set(train.key(config, inputs, arm, 0).inputs) == {"dataset"}
 
 
-PAIRED = ("mcpmix", "mcpmix-rla", "mcpmix-stepwise", "mcpmix-cosine", "append", "diffusemix")
+PAIRED = tuple(name for name in STRATEGIES if strategy_needs_pairs(name))
 
 
 @pytest.mark.parametrize(
