@@ -25,7 +25,7 @@ def build(
     out: Annotated[Path, typer.Option(help="Folder for corpus, checkpoints and results.")] = Path("weights"),
     images: Annotated[
         Path | None,
-        typer.Option(help="Own unlabelled images in place of the phantom; autoencoder and base only."),
+        typer.Option(help="Own unlabelled images instead of the phantom; autoencoder and base only."),
     ] = None,
     listing: Annotated[
         Path | None,
@@ -41,14 +41,14 @@ def build(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(help="Go on from this pipeline, or steer it (control): embedded, a folder or a hub id."),
+        typer.Option(help="Pipeline to continue, or that of the ControlNet: embedded, a folder or a hub id."),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each network.")] = None,
     autoencoder_steps: Annotated[
-        int | None, typer.Option(min=0, help="Those of the autoencoder; 0 keeps that of --start.")
+        int | None, typer.Option(min=0, help="Steps of the autoencoder; 0 keeps that of --start.")
     ] = None,
     decoder_steps: Annotated[
-        int | None, typer.Option(min=0, help="Those in which its decoder is sharpened; 0: it is not.")
+        int | None, typer.Option(min=0, help="Steps that sharpen its decoder; 0: none.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=32, help="Side of the images in pixels.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the base.")] = None,

@@ -17,13 +17,7 @@ from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.stage_folder import written
-from mcpmix.networks.diffusion import (
-    Autoencoder,
-    DiffusionBase,
-    encode_images,
-    noise_schedule,
-    tokenise,
-)
+from mcpmix.networks.diffusion import Autoencoder, DiffusionBase, encode_images, noise_schedule, tokenise
 
 _EMPTY_PROMPT_SHARE = 0.1
 _VIEWED_IMAGES = 4096  # views times images, for small corpora

@@ -16,16 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data.likeness import (
-    USUAL_SHARE,
-    Match,
-    Phi,
-    closest,
-    feature_matches,
-    look_of,
-    matches,
-    square,
-)
+from mcpmix.data.likeness import USUAL_SHARE, Match, Phi, closest, feature_matches, look_of, matches, square
 from mcpmix.data.sample import Sample, pixel_digest, read_pair
 
 _BATCH = 32  # images that phi sees at a time

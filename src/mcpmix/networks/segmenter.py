@@ -3,25 +3,21 @@
 import importlib
 import inspect
 import json
-import pickle
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, ModelError, bullet_list, did_you_mean
-from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pin
+from mcpmix.core.errors import ConfigError, ModelError, did_you_mean
+from mcpmix.networks.segmenter_parts import WEIGHTS, AnySize, load_matching, read_state
+from mcpmix.networks.weight_files import EMBEDDED, PICKLES
 
 _CONFIG = "config.json"
-_WEIGHTS = "model.safetensors"
 
 # By import path: each library is imported when one of its networks is asked for; together they take seconds.
-# And these modules import this one.
 SEGMENTERS = {
     "segformer": "mcpmix.networks.segformer:Segformer",
     "unet": "mcpmix.networks.smp:unet",
@@ -129,101 +125,9 @@ class _Checked(nn.Module):
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
 
 
-class AnySize(nn.Module):
-    """Lets a network that needs certain image sizes take all.
-
-    The image is extended to the right and below by its own last column and row up to the next multiple of
-    `multiple`; the logits are cropped to the image. A size that is a multiple already passes unchanged.
-    """
-
-    def __init__(self, network: nn.Module, multiple: int = 32) -> None:
-        super().__init__()
-        self.network = network
-        self.multiple = multiple
-
-    def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W to B,1,H,W logits."""
-        height, width = images.shape[2:]
-        padded = F.pad(images, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
-        logits: Tensor = self.network(padded)
-        return logits[..., :height, :width]
-
-
-# --- state files --------------------------------------------------------------------------------------------
-
-
-def read_state(source: str) -> dict[str, Tensor]:
-    """The tensors of a state file by name, without running code from it.
-
-    Args:
-        source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
-            wrote (plain tensors only); optionally pinned, `@sha256:<digest>`.
-
-    Raises:
-        ModelError: no such file, not of these kinds, or of another digest.
-    """
-    name, pin = split_pin(source)
-    path = Path(name).expanduser()
-    if pin is not None and path.exists():
-        verify_pin(name, path, pin)
-    path = path / _WEIGHTS if path.is_dir() else path
-    if not path.is_file():
-        raise ModelError(
-            f"segmenter.weights: there is no file {path}. Expected a .safetensors file, a folder with "
-            f"{_WEIGHTS}, or a state dictionary of torch.save."
-        )
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-        raise ModelError(
-            f"segmenter.weights: {path} cannot be read: damaged, or not a file of plain tensors "
-            f"({type(error).__name__}). Save the state dictionary alone, best as .safetensors."
-        ) from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ModelError(
-            f"segmenter.weights: {path} does not hold a state dictionary of tensors. Save "
-            "network.state_dict() alone."
-        )
-    return dict(state)
-
-
-def load_matching(network: nn.Module, state: Mapping[str, Tensor], headline: str) -> None:
-    """Load a state that has exactly the network's tensors; see `require_match`."""
-    require_match(state, network.state_dict(), headline, exact=True)
-    network.load_state_dict(state)
-
-
-def require_match(
-    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], headline: str, *, exact: bool
-) -> None:
-    """Refuse a state that lacks tensors, has them in other shapes or, if `exact`, has more than wanted.
-
-    Raises:
-        ModelError: `headline` and all differences.
-    """
-    differences = {
-        "missing": [name for name in wanted if name not in state],
-        "unknown": [name for name in state if name not in wanted] if exact else [],
-        "of another shape": [
-            f"{name} is {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in state and state[name].shape != tensor.shape
-        ],
-    }
-    problems = [
-        f"{len(names)} tensors {kind}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-        for kind, names in differences.items()
-        if names
-    ]
-    if problems:
-        raise ModelError(bullet_list(headline, problems))
-
-
 # --- the folder of a trained segmenter ---------------------------------------------------------------------
 
-_EXPECTED = f"Expected a folder with {_CONFIG} and {_WEIGHTS}, as `mcpmix train` writes it, or a run's folder"
+_EXPECTED = f"Expected a folder with {_CONFIG} and {WEIGHTS}, as `mcpmix train` writes it, or a run's folder"
 
 
 def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]) -> None:
@@ -232,7 +136,7 @@ def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]
     (folder / _CONFIG).write_text(json.dumps(description, indent=1), encoding="utf-8")
     # Cloned: safetensors refuses tensors that share memory, as tied layers of a user's network do.
     state = {k: v.detach().cpu().contiguous().clone() for k, v in network.state_dict().items()}
-    save_file(state, folder / _WEIGHTS)
+    save_file(state, folder / WEIGHTS)
 
 
 def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -246,13 +150,13 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         if folder.is_file() and (folder.suffix in PICKLES or _is_pickle(folder)):
             what = "is a pickle, which can run code when it is opened, and is not read"
         raise ModelError(f"{folder} {what}. {_EXPECTED}.")
-    missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
+    missing = [name for name in (_CONFIG, WEIGHTS) if not (folder / name).is_file()]
     if missing:
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         there = f" {', '.join(pickles[:3])} there is a pickle and is not read." if pickles else ""
         raise ModelError(f"{folder} has no segmenter: no {' and no '.join(missing)}.{there} {_EXPECTED}.")
     description = read_description(folder)
-    path, name, variant = folder / _WEIGHTS, description["name"], description["variant"]
+    path, name, variant = folder / WEIGHTS, description["name"], description["variant"]
     if _is_pickle(path):
         raise ModelError(
             f"{path} is a pickle under another name, which can run code when it is opened, and "

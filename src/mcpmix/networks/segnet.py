@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.networks.segmenter import AnySize, load_matching, read_state
+from mcpmix.networks.segmenter_parts import AnySize, load_matching, read_state
 
 # Width and number of convolutions of each stage. `small` is ours, for CPUs.
 _VARIANTS: dict[str, tuple[tuple[int, int], ...]] = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError, TrainingError, did_you_mean
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
-from mcpmix.networks.segmenter import AnySize, read_state, require_match
+from mcpmix.networks.segmenter_parts import AnySize, read_state, require_match
 
 _TIMM = "tu-"  # smp's prefix of encoders from timm
 

@@ -46,6 +46,7 @@ def test_every_place_is_filled_or_given_up_after_the_last_try(made):
     assert counts["images"] == sum(row["admitted"] for row in rows)
     assert set(counts["thresholds"]) == {"alignment", "copy", "exposure"}
     assert 0 <= counts["scores"]["alignment_real"] <= 1
+    assert all((pairs / name).is_file() for name in ("sheet.png", "alignment.png"))
     for row in rows:
         assert row["judge"] == read_artifact(config.folder / "judge").digest
         assert {"alignment", "distance_source", "distance_train", "distance_held_out"} <= row["scores"].keys()

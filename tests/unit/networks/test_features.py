@@ -4,12 +4,7 @@ from safetensors.torch import save_file
 from torchvision.models import resnet50
 
 from mcpmix.core.errors import ModelError
-from mcpmix.networks.features import (
-    SmallFeatures,
-    load_features,
-    load_small_features,
-    save_features,
-)
+from mcpmix.networks.features import SmallFeatures, load_features, load_small_features, save_features
 from mcpmix.networks.weight_files import resnet_file
 
 

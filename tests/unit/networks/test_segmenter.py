@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mcpmix.core.errors import ConfigError, ModelError
-from mcpmix.networks.segmenter import SEGMENTERS, AnySize, build_segmenter, load_network, save_segmenter
+from mcpmix.networks.segmenter import SEGMENTERS, build_segmenter, load_network, save_segmenter
 
 
 class Tiny(nn.Module):
@@ -168,24 +168,6 @@ def test_unknown_names_suggest_or_list():
 def test_unknown_variants_list_what_there_is(name, variant, message):
     with pytest.raises(ConfigError, match=message):
         build_segmenter(name, variant)
-
-
-def test_padding_continues_the_last_row_and_column_and_is_cut_off_again():
-    seen = []
-
-    class Spy(nn.Module):
-        def forward(self, images):
-            seen.append(images)
-            return images[:, :1]
-
-    images = torch.arange(2 * 3 * 3 * 6).reshape(2, 3, 3, 6).float()
-    logits = AnySize(Spy(), 4)(images)
-    padded = seen[0]
-    assert padded.shape == (2, 3, 4, 8)
-    assert torch.equal(padded[..., 3, :6], images[..., 2, :])
-    assert torch.equal(padded[..., :3, 6], images[..., 5])
-    assert torch.equal(padded[..., 3, 7], images[..., 2, 5])
-    assert torch.equal(logits, images[:, :1])
 
 
 def test_weight_files_that_are_none(tmp_path):
