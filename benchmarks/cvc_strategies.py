@@ -27,9 +27,9 @@ from _markers import fill
 from mcpmix.config import Config
 from mcpmix.config_file import load_config, resolve_config, to_yaml
 from mcpmix.core.device import setup
-from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact, reuse, write_json, write_text
+from mcpmix.core.training import JsonLines
 from mcpmix.data import dataset
 from mcpmix.data.index import DatasetIndex
 from mcpmix.report.tables import (

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from _markers import fill
-from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.training import JsonLines
 from mcpmix.report.arms import label_of
 from mcpmix.report.tables import REGION, spread_of, spread_text, to_markdown
 

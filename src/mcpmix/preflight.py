@@ -21,10 +21,10 @@ from mcpmix import phantom
 from mcpmix.config import Config
 from mcpmix.core.device import setup, worker_count
 from mcpmix.core.errors import ConfigError, DataError, McpmixError, ModelError, StorageError, bullet_list
-from mcpmix.core.optimisers import require_optimiser
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
+from mcpmix.core.training import require_optimiser
 from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.likeness import Phi

@@ -14,9 +14,8 @@ from mcpmix.config import Config
 from mcpmix.config_file import to_yaml
 from mcpmix.core.device import Runtime, core_count, setup, worker_count
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.processes import connect, launched, leader_first
+from mcpmix.core.processes import connect, launched, leader_first, side_by_side
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.side_by_side import side_by_side
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, storage_errors, write_text
 from mcpmix.data import dataset
 from mcpmix.generator import depth, finetune, judge, synthesize

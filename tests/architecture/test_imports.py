@@ -30,4 +30,4 @@ def test_importing_loads_nothing_heavy(module):
 
 
 def test_the_check_sees_what_is_loaded():
-    assert "torch" in loaded_by("import mcpmix.core.checkpoint")
+    assert "torch" in loaded_by("import mcpmix.core.training")

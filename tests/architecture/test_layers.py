@@ -113,7 +113,7 @@ def circle_in(graph):
 
 
 def test_the_search_finds_the_package():
-    assert {"mcpmix", "mcpmix.config", "mcpmix.data.index", "mcpmix.core.checkpoint"} <= set(MODULES)
+    assert {"mcpmix", "mcpmix.config", "mcpmix.data.index", "mcpmix.core.training"} <= set(MODULES)
     assert {part_of(name) for name in MODULES} >= {"core", "data", "mixing", "networks", FACADE}
 
 
@@ -159,7 +159,7 @@ def test_a_circle_through_a_function_is_found():
         ("mcpmix.core.errors", "from mcpmix.config import Config"),
         ("mcpmix.metrics.region", "from mcpmix import mix"),
         ("mcpmix.data.sample", "def f():\n    from mcpmix.networks.features import load"),
-        ("mcpmix.core.checkpoint", "from diffusers import UNet2DConditionModel"),
+        ("mcpmix.core.training", "from diffusers import UNet2DConditionModel"),
         ("mcpmix.segmenter.train", "import transformers.models"),
         ("mcpmix.cli.app", "import segmentation_models_pytorch as smp"),
         ("mcpmix.segmenter.train", "from mcpmix.run import run"),

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from mcpmix.config_file import to_yaml
-from mcpmix.core.checkpoint import restore
+from mcpmix.core.training import restore
 from mcpmix.run import run
 
 RATE = 1e-3

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tools.pretrain.fitting import fit, trainable_copy
+from tools.pretrain.fitting import fit, plateau, trainable_copy
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
-from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.errors import ModelError
-from mcpmix.core.optimisers import one_cycle, plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
+from mcpmix.core.training import one_cycle, run_steps
 from mcpmix.networks.diffusion import Autoencoder, raw_latents
 
 _SHARPENING_RATE = 5e-4

@@ -8,12 +8,11 @@ from typing import cast
 import numpy as np
 import torch
 from diffusers import StableDiffusionPipeline
-from tools.pretrain.fitting import fit, trainable_copy
+from tools.pretrain.fitting import fit, plateau, trainable_copy
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.stage_folder import written

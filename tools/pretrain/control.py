@@ -15,12 +15,11 @@ import torch
 from scipy import ndimage
 from skimage.measure import regionprops
 from tools.pretrain.base import latent_cache
-from tools.pretrain.fitting import fit
+from tools.pretrain.fitting import fit, plateau
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcpmix.core.errors import DataError
-from mcpmix.core.optimisers import plateau
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.stage_folder import written

@@ -1,4 +1,4 @@
-"""The loop that all networks are trained in, and the copies that are trained."""
+"""The loop that all networks are trained in, a course of learning rates, and the copies that are trained."""
 
 import copy
 import math
@@ -9,14 +9,25 @@ from typing import TypeVar
 from diffusers import AutoencoderKL, AutoencoderTiny, UNet2DConditionModel
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.optim.swa_utils import AveragedModel
 from transformers import CLIPTextModel
 
-from mcpmix.core.checkpoint import Stateful, run_steps
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.training import Stateful, run_steps
 
 Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
+
+
+def plateau(
+    optimiser: Optimizer, steps: int, warmup_steps: int = 100, decay_share: float = 0.2
+) -> LRScheduler:
+    """Constant between a linear rise and a linear fall to 0 over the last `decay_share` of the steps."""
+
+    def factor(step: int) -> float:
+        return min(1.0, (step + 1) / warmup_steps, (steps - step) / (decay_share * steps))
+
+    return LambdaLR(optimiser, factor)
 
 
 def fit(

@@ -17,10 +17,10 @@ from PIL import Image
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, StorageError
-from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace, written
+from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.networks.depth import DepthNetwork, convention

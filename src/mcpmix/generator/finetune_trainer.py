@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcpmix.config import Config, FinetuneConfig
-from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
-from mcpmix.core.jsonl import JsonLines
-from mcpmix.core.optimisers import build_adamw, warm_up
 from mcpmix.core.pixels import as_images
 from mcpmix.core.processes import Processes
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
+from mcpmix.core.training import JsonLines, build_adamw, run_steps, warm_up
 from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.counterparts import condition

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.config import Config, JudgeConfig
-from mcpmix.core.checkpoint import run_steps
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
-from mcpmix.core.optimisers import one_cycle
 from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
+from mcpmix.core.training import one_cycle, run_steps
 from mcpmix.data.augment import apply_colour, apply_geometry, draw_colour, draw_geometry, normalise
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex

@@ -25,7 +25,7 @@ import numpy as np
 
 from mcpmix.core.errors import McpmixError, TrainingError
 from mcpmix.core.pixels import Pixels
-from mcpmix.core.side_by_side import end_with_parent
+from mcpmix.core.processes import end_with_parent
 
 _SECONDS_TO_END = 5.0
 

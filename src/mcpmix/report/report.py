@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from mcpmix.config import Config
 from mcpmix.config_file import to_yaml
-from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
+from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.sample import read_image, read_mask

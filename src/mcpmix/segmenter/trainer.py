@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from mcpmix.config import Config
-from mcpmix.core.checkpoint import load_state, save_state
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
-from mcpmix.core.jsonl import JsonLines
-from mcpmix.core.optimisers import cosine
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, torch_rng
+from mcpmix.core.training import JsonLines, cosine, load_state, save_state
 from mcpmix.data.augment import draw_augmentation, normalise
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex

@@ -14,7 +14,7 @@ from tools.pretrain.autoencoder import (
 from tools.pretrain.blueprints import build_autoencoder
 from tools.pretrain.corpus import phantom_corpus
 
-from mcpmix.core import checkpoint as resumable
+from mcpmix.core import training as resumable
 from mcpmix.core.errors import ModelError
 from mcpmix.networks.diffusion import encode_images, load_autoencoder
 from tools.pretrain import autoencoder as training

@@ -7,7 +7,7 @@ from tools.pretrain.control import Examples, raised_region, raised_regions, trai
 from tools.pretrain.corpus import phantom_corpus
 
 from mcpmix import phantom
-from mcpmix.core import checkpoint as resumable
+from mcpmix.core import training as resumable
 from mcpmix.core.errors import DataError
 from mcpmix.data.dataset import PRETRAINING_SEED
 from mcpmix.generator.counterparts import condition

@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
-from tools.pretrain.fitting import fit
+from tools.pretrain.fitting import fit, plateau
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mcpmix.core.optimisers import one_cycle, plateau
+from mcpmix.core.training import one_cycle
 
 
 def make_model():
@@ -68,3 +68,17 @@ def test_the_average_goes_along_and_survives_a_stop(tmp_path):
     for left, right in ((whole, resumed), (averaged, resumed_average)):
         assert all(torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
     assert not torch.equal(whole[0].weight, averaged[0].weight)
+
+
+def test_a_plateau_rises_stays_and_falls():
+    optimiser = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.5)
+    course = plateau(optimiser, 1000)
+    rates = []
+    for _ in range(1000):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        course.step()
+    assert rates[0] == pytest.approx(0.5 / 100)
+    assert rates[99:801] == pytest.approx([0.5] * 702)
+    assert rates[900] == pytest.approx(0.25)
+    assert rates[-1] == pytest.approx(0.5 / 200)

@@ -14,7 +14,7 @@ from tools.pretrain.perception import (
     word_labels,
 )
 
-from mcpmix.core import checkpoint as resumable
+from mcpmix.core import training as resumable
 from mcpmix.core.errors import ConfigError
 from mcpmix.networks.depth import DepthNetwork
 from mcpmix.networks.features import load_small_features

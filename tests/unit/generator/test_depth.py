@@ -7,7 +7,7 @@ from PIL import Image
 
 from mcpmix.config_file import resolve_config
 from mcpmix.core.device import Runtime
-from mcpmix.core.jsonl import JsonLines
+from mcpmix.core.training import JsonLines
 from mcpmix.data import dataset
 from mcpmix.generator import depth
 from mcpmix.generator.depth import read_depths

@@ -11,8 +11,8 @@ from tests.helpers.progress import Recorder
 from mcpmix.config import GeneratorValidationConfig
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.jsonl import JsonLines
 from mcpmix.core.stage_folder import Artifact
+from mcpmix.core.training import JsonLines
 from mcpmix.generator import finetune
 from mcpmix.generator.judge import load_judge
 from mcpmix.generator.validation import (

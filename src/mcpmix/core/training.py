@@ -1,22 +1,27 @@
-"""Checkpoints without pickles: a nested state in one safetensors file, written whole or not at all.
+"""What trainings share: the loop that can be resumed, checkpoints, logs, optimisers and learning rates.
 
-Tensors become entries of the file; everything around them (dictionaries, lists, numbers, strings) is kept as
-JSON in its header. An optimiser's state dict, whose keys are integers, survives the round trip.
+A checkpoint has no pickles: it is a nested state in one safetensors file. Tensors become entries of the file;
+everything around them (dictionaries, lists, numbers, strings) is kept as JSON in its header. An optimiser's
+state dict, whose keys are integers, survives the round trip.
 """
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from mcpmix.core.errors import ModelError, StorageError, TrainingError
+from mcpmix.core.errors import DependencyError, ModelError, StorageError, TrainingError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import written
+from mcpmix.core.stage_folder import write_text, written
 
 State = Any  # nested dict / list / tuple of tensors and JSON scalars
 
@@ -165,3 +170,107 @@ def restore(state: Mapping[str, Stateful], checkpoint: Path) -> int:
     for name, part in state.items():
         part.load_state_dict(saved["state"][name])
     return int(saved["steps"])
+
+
+class JsonLines:
+    """A log of JSON rows, one per event, appended; a resumed run drops the rows it is about to redo."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, **row: object) -> None:
+        """Add one row and flush it to the file."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All complete rows; a last line cut short by a kill is left out.
+
+        Raises:
+            StorageError: another line than the last one is damaged.
+        """
+        if not self.path.exists():
+            return []
+        # Bytes: a kill may cut a character in two, and splitlines() would also split at U+2028 inside a row.
+        *lines, last = self.path.read_bytes().split(b"\n")
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise StorageError(
+                    f"{self.path}, line {number}, is not JSON ({error}); a kill cuts only the last line. "
+                    "Restore the file, or delete its folder to redo all of it."
+                ) from error
+        try:
+            return [*rows, json.loads(last)]
+        except ValueError:
+            return rows
+
+    def rewrite(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Replace the file's rows, whole or not at all."""
+        write_text(self.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+# --- optimisers -------------------------------------------------------------------------------------------
+
+
+def build_adamw(groups: list[dict[str, Any]], weight_decay: float, name: str) -> Optimizer:
+    """AdamW over parameter groups, each with "params" and "lr".
+
+    Args:
+        name: "adamw", or "adamw-8bit": moments in 8 bits, a quarter of the memory.
+
+    Raises:
+        DependencyError: the 8-bit version is not installed.
+    """
+    require_optimiser(name)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True)
+    optimiser: Optimizer = import_module("bitsandbytes.optim").AdamW8bit(groups, weight_decay=weight_decay)
+    return optimiser
+
+
+def require_optimiser(name: str) -> None:
+    """Raise a DependencyError if the package of an optimiser is not installed."""
+    if name == "adamw-8bit" and find_spec("bitsandbytes") is None:
+        raise DependencyError(
+            "finetune.optimiser: adamw-8bit needs the package bitsandbytes, which is not installed. Get it "
+            "with `pip install 'mcpmix[8bit]'`, or set finetune.optimiser=adamw, which takes six more bytes "
+            "per trained weight."
+        )
+
+
+# --- courses of learning rates: the rate that an optimiser has when it is passed in is the full one ---------
+
+
+def warm_up(optimiser: Optimizer, step: int, warmup_steps: int) -> None:
+    """Set the rates of a step, from 0: a linear rise over `warmup_steps` to each group's own rate.
+
+    The rates depend on the step and not on earlier calls, so there is nothing to save.
+    """
+    factor = min(1.0, (step + 1) / (warmup_steps + 1))
+    for group in optimiser.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
+
+def cosine(optimiser: Optimizer, steps: int) -> LRScheduler:
+    """For the first group: a linear rise over a twentieth of the steps, then half a cosine down to 0.
+
+    All other groups keep their rates.
+    """
+    rise = max(1, round(0.05 * steps))
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+    constant = [lambda _: 1.0] * (len(optimiser.param_groups) - 1)
+    return LambdaLR(optimiser, [factor, *constant])
+
+
+def one_cycle(optimiser: Optimizer, steps: int, warmup_share: float = 0.05) -> LRScheduler:
+    """A rise over the first `warmup_share` of the steps, then a fall to nearly 0; momentum runs opposite."""
+    full = [group["lr"] for group in optimiser.param_groups]
+    return OneCycleLR(optimiser, full, total_steps=steps, pct_start=warmup_share)

@@ -1,8 +1,11 @@
-"""Nested states in one safetensors file, and loops that are resumed from it."""
+"""Nested states in one safetensors file, loops that are resumed from it, optimisers and their rates."""
 
 import errno
+import json
 import math
 import os
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -10,11 +13,21 @@ from safetensors.torch import save_file
 from tests.helpers.progress import Recorder
 from torch import nn
 
-from mcpmix.core import checkpoint
-from mcpmix.core.checkpoint import load_state, restore, run_steps, save_state
-from mcpmix.core.errors import ModelError, StorageError, TrainingError
+from mcpmix.core import training
+from mcpmix.core.errors import DependencyError, ModelError, StorageError, TrainingError
 from mcpmix.core.seeds import torch_rng
 from mcpmix.core.stage_folder import storage_errors
+from mcpmix.core.training import (
+    JsonLines,
+    build_adamw,
+    cosine,
+    load_state,
+    one_cycle,
+    restore,
+    run_steps,
+    save_state,
+    warm_up,
+)
 
 
 @pytest.fixture
@@ -155,9 +168,9 @@ class TestWriting:
 
         def full(*args, **kwargs):  # the error of safetensors on a full disk, as measured
             text = "Error while serializing: I/O error: No space left on device (os error 28)"
-            raise checkpoint.SafetensorError(text)
+            raise training.SafetensorError(text)
 
-        monkeypatch.setattr(checkpoint, "save_file", full)
+        monkeypatch.setattr(training, "save_file", full)
         with pytest.raises(StorageError, match="is full"), storage_errors(path.parent):
             save_state(path, {"steps": 2})
 
@@ -406,3 +419,165 @@ def test_a_checkpoint_of_another_version_is_named_with_what_it_lacks(tmp_path):
     save_state(path, {"steps": 1, "state": {"model": {}}})
     with pytest.raises(StorageError, match="lacks average, rates: another version wrote it"):
         restore(dict.fromkeys(["model", "rates", "average"]), path)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return JsonLines(tmp_path / "log.jsonl")
+
+
+def test_a_log_that_does_not_exist_has_no_rows(log):
+    assert log.rows() == []
+    assert not log.path.exists()
+
+
+def test_rows_come_back_in_order_with_their_values(log):
+    log.append(epoch=1, loss=0.1 + 0.2, validation={"dsc": 71.5}, note=None)
+    log.append(epoch=2, loss=0.25)
+
+    assert log.rows() == [
+        {"epoch": 1, "loss": 0.1 + 0.2, "validation": {"dsc": 71.5}, "note": None},
+        {"epoch": 2, "loss": 0.25},
+    ]
+
+
+def test_each_row_is_a_line_of_its_own_and_readable_text(log):
+    log.append(id="Bärbel", epoch=1)
+    log.append(id="two\nlines", epoch=2)
+
+    lines = log.path.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["Bärbel", "two\nlines"]
+    assert "Bärbel" in lines[0]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x1e", "\r"])
+def test_unicode_line_separators_inside_a_value_do_not_cut_the_row(log, separator):
+    log.append(id=f"a{separator}b")
+    log.append(id="next")
+
+    assert [row["id"] for row in log.rows()] == [f"a{separator}b", "next"]
+
+
+def test_a_row_cut_short_anywhere_by_a_kill_is_left_out(log):
+    log.append(epoch=1)
+    whole = log.path.read_bytes()
+    log.append(epoch=2, id="Bärbel")
+    last = log.path.read_bytes()[len(whole) :]
+
+    for length in range(len(last) - 2):  # up to and without the closing brace, also inside of "ä"
+        log.path.write_bytes(whole + last[:length])
+        assert log.rows() == [{"epoch": 1}], f"cut after {length} bytes"
+
+
+def test_damage_before_the_last_row_is_told_with_its_line(log):
+    for epoch in (1, 2, 3):
+        log.append(epoch=epoch)
+    log.path.write_bytes(log.path.read_bytes().replace(b'{"epoch": 2}', b'{"epoch": '))
+
+    with pytest.raises(StorageError, match=r"log\.jsonl, line 2, is not JSON .* delete its folder"):
+        log.rows()
+
+
+def test_a_resumed_run_rewrites_what_it_keeps_and_appends(log):
+    for epoch in (1, 2, 3):
+        log.append(epoch=epoch)
+    with log.path.open("a") as file:
+        file.write('{"epoch": 4, "lo')  # killed here
+
+    log.rewrite(row for row in log.rows() if row["epoch"] <= 2)
+    log.append(epoch=3, again=True)
+
+    assert log.rows() == [{"epoch": 1}, {"epoch": 2}, {"epoch": 3, "again": True}]
+    assert [path.name for path in log.path.parent.iterdir()] == ["log.jsonl"]
+
+
+def test_a_failed_rewrite_leaves_the_old_rows(log):
+    log.append(epoch=1)
+
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        log.rewrite([{"epoch": 1}, {"epoch": object()}])
+
+    assert log.rows() == [{"epoch": 1}]
+
+
+def test_a_row_that_is_not_json_writes_nothing(log):
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        log.append(epoch=1, value=object())
+
+    assert log.rows() == []
+
+
+def groups():
+    return [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.1)]
+
+
+def test_each_group_rises_to_its_own_rate_whatever_was_called_before():
+    optimiser = build_adamw(groups(), 0.01, "adamw")
+    for step, factor in ((0, 0.25), (2, 0.75), (3, 1.0), (50, 1.0), (1, 0.5)):
+        warm_up(optimiser, step, 3)
+        assert [group["lr"] for group in optimiser.param_groups] == pytest.approx([factor, 0.1 * factor])
+    warm_up(optimiser, 0, 0)
+    assert optimiser.param_groups[0]["lr"] == 1.0
+
+
+def test_a_resumed_optimiser_keeps_its_full_rates():
+    first = build_adamw(groups(), 0.01, "adamw")
+    warm_up(first, 0, 3)
+    second = build_adamw(groups(), 0.01, "adamw")
+    second.load_state_dict(first.state_dict())
+    warm_up(second, 3, 3)
+    assert [group["lr"] for group in second.param_groups] == [1.0, 0.1]
+
+
+def rates_of(course, *, rate, steps):
+    """Rates of all groups in each step."""
+    optimiser = torch.optim.AdamW(
+        [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate}, {"params": [nn.Parameter(torch.zeros(1))]}]
+    )
+    schedule = course(optimiser)
+    rates = []
+    for _ in range(steps):
+        rates.append([group["lr"] for group in optimiser.param_groups])
+        optimiser.step()
+        schedule.step()
+    return list(zip(*rates, strict=True))
+
+
+def test_a_cosine_rises_and_falls_for_the_first_group_alone():
+    first, second = rates_of(lambda optimiser: cosine(optimiser, 200), rate=0.5, steps=201)
+    assert first[:10] == pytest.approx([0.05 * n for n in range(1, 11)])
+    assert first[105] == pytest.approx(0.25)  # half of the fall
+    assert list(first[10:]) == sorted(first[10:], reverse=True)
+    assert first[-1] == pytest.approx(0, abs=1e-12)
+    assert set(second) == {1e-3}
+
+
+def test_a_cosine_over_a_single_step_starts_at_the_full_rate():
+    assert rates_of(lambda optimiser: cosine(optimiser, 1), rate=0.5, steps=1)[0] == (0.5,)
+
+
+def test_one_cycle_peaks_at_the_rate_of_each_group():
+    first, second = rates_of(lambda optimiser: one_cycle(optimiser, 200, 0.1), rate=0.5, steps=200)
+    assert first.index(max(first)) == second.index(max(second)) == 19
+    assert (max(first), max(second)) == (0.5, 1e-3)
+    assert first[-1] < 1e-4 * first[0]
+
+
+def test_missing_8_bit_optimiser_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(training, "find_spec", lambda name: None)
+    with pytest.raises(DependencyError, match=r"bitsandbytes.*mcpmix\[8bit\].*finetune.optimiser=adamw"):
+        build_adamw(groups(), 0.01, "adamw-8bit")
+
+
+def test_the_8_bit_optimiser_is_taken_where_it_is_installed(monkeypatch):
+    class AdamW8bit(torch.optim.SGD):
+        """Stands for the real one, which needs a GPU."""
+
+    package, module = ModuleType("bitsandbytes"), ModuleType("bitsandbytes.optim")
+    module.AdamW8bit = AdamW8bit
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", module)
+    monkeypatch.setattr(training, "find_spec", lambda name: object())
+    optimiser = build_adamw(groups(), 0.25, "adamw-8bit")
+    assert isinstance(optimiser, AdamW8bit)
+    assert [(g["lr"], g["weight_decay"]) for g in optimiser.param_groups] == [(1.0, 0.25), (0.1, 0.25)]
