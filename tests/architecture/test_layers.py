@@ -157,7 +157,7 @@ def test_a_circle_through_a_function_is_found():
         ("mcpmix.core.errors", "from ..data import sample"),
         ("mcpmix.core.errors", "import importlib\nimportlib.import_module('mcpmix.cli')"),
         ("mcpmix.core.errors", "from mcpmix.config import Config"),
-        ("mcpmix.metrics.region", "from mcpmix import mix"),
+        ("mcpmix.metrics.suite", "from mcpmix import mix"),
         ("mcpmix.data.sample", "def f():\n    from mcpmix.networks.features import load"),
         ("mcpmix.core.training", "from diffusers import UNet2DConditionModel"),
         ("mcpmix.segmenter.train", "import transformers.models"),

@@ -216,7 +216,7 @@ def read_rows(table: Path) -> list[Row]:
     return rows
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows with equal keys under a line of these keys."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))

@@ -59,12 +59,9 @@ class EmptyRule:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{field} must be one of {', '.join(map(repr, allowed))}, but is {value!r}"
-            for field, value, allowed in (
-                ("one_empty", self.one_empty, get_args(OneEmpty)),
-                ("both_empty", self.both_empty, get_args(BothEmpty)),
-            )
-            if value not in allowed
+            f"{field} must be one of {', '.join(map(repr, allowed))}, but is {getattr(self, field)!r}"
+            for field, allowed in (("one_empty", get_args(OneEmpty)), ("both_empty", get_args(BothEmpty)))
+            if getattr(self, field) not in allowed
         ]
         if problems:
             raise ConfigError(bullet_list("The rule for empty masks is wrong:", problems))
@@ -73,9 +70,8 @@ class EmptyRule:
         """The distance in pixels where at least one of two masks of `height` x `width` is empty."""
         if truth_empty and prediction_empty:
             return 0.0 if self.both_empty == "perfect" else math.nan
-        return {"worst": math.hypot(height, width), "infinite": math.inf, "undefined": math.nan}[
-            self.one_empty
-        ]
+        diagonal = math.hypot(height, width)
+        return {"worst": diagonal, "infinite": math.inf, "undefined": math.nan}[self.one_empty]
 
     def share(self, truth_empty: bool, prediction_empty: bool) -> float:
         """The percentage where the formula is 0/0, because at least one of two masks is empty."""
@@ -189,15 +185,12 @@ def as_pair(truth: npt.ArrayLike, prediction: npt.ArrayLike) -> tuple[Mask, Mask
     if problems:
         raise DataError(problems[0] if len(problems) == 1 else bullet_list("Both masks are wrong:", problems))
     if masks[0].shape != masks[1].shape:
+        sizes = [" x ".join(map(str, mask.shape)) for mask in masks]
         raise DataError(
-            f"truth and prediction must have the same shape, but truth is {_size(masks[0])} and prediction "
-            f"is {_size(masks[1])}. Resize the prediction to the truth (probabilities first, then threshold)."
+            f"truth and prediction must have the same shape, but truth is {sizes[0]} and prediction is "
+            f"{sizes[1]}. Resize the prediction to the truth (probabilities first, then threshold)."
         )
     return masks[0], masks[1]
-
-
-def _size(values: npt.NDArray[Any]) -> str:
-    return " x ".join(map(str, values.shape))
 
 
 def _value_message(values: npt.NDArray[Any], name: str) -> str:

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
 from mcpmix.metrics.contract import DEFAULT_RULE, Mask, as_mask
-from mcpmix.metrics.region import Counts, count
 from mcpmix.metrics.statistics import aggregate
-from mcpmix.metrics.suite import boundary_distances
+from mcpmix.metrics.suite import Counts, boundary_distances, count
 
 _LEVELS = 256  # thresholds 0, 1/255, ..., 1
 _LEVEL_SLACK = 1e-6  # a stored level k/255 reaches the threshold k/255 in spite of rounding
@@ -80,20 +79,16 @@ def conventions_table(
         rows.append(ConventionRow("PraNet, mean", metric, float(curve.mean()), len(counts), 0, mean_rule))
         rows.append(ConventionRow("PraNet, max", metric, float(curve.max()), len(counts), 0, max_rule))
     soft_rule = "soft Dice of the map stretched to [0, 1], smoothing 1, no threshold"
-    measured = zip(
-        ("mcpmix", "MONAI", "mcpmix", "MONAI, medpy"),
-        ("hd95", "hd95", "assd", "assd"),
-        zip(*distances, strict=True),
-        (
-            "percentile of both directions in one list; missed is diagonal",
-            "larger of two directed percentiles; missed lesions dropped",
-            "mean of two directed means; missed is diagonal",
-            "mean over both boundaries together; missed is infinite",
-        ),
-        strict=True,
-    )
-    rows.append(_mean_row("Polyp-PVT training script", "dice", overlaps, soft_rule))
-    return rows + [_mean_row(*row) for row in measured]
+    assd_rule = "mean over both boundaries together; missed is infinite"
+    hd95, hd95_monai, assd, assd_monai = zip(*distances, strict=True)
+    return [
+        *rows,
+        _mean_row("Polyp-PVT training script", "dice", overlaps, soft_rule),
+        _mean_row("mcpmix", "hd95", hd95, "percentile of both directions in one list; missed is diagonal"),
+        _mean_row("MONAI", "hd95", hd95_monai, "larger of two directed percentiles; missed lesions dropped"),
+        _mean_row("mcpmix", "assd", assd, "mean of two directed means; missed is diagonal"),
+        _mean_row("MONAI, medpy", "assd", assd_monai, assd_rule),
+    ]
 
 
 def _overlap_rows(images: Sequence[Counts], metric: str, twice: int) -> list[ConventionRow]:
@@ -115,31 +110,19 @@ def _overlap_rows(images: Sequence[Counts], metric: str, twice: int) -> list[Con
         rule = "mean of foreground and background per image, then of images"
         torchmetrics = _mean_row("torchmetrics, 2 classes", metric, map(both_classes, images), rule)
     else:
-        single = [overlap(hit, item) for item in images for hit in (item.tp, item.tn)]
+        every = aggregate([overlap(hit, item) for item in images for hit in (item.tp, item.tn)]).mean
         rule = "mean over every foreground and background that occurs, all images together"
-        torchmetrics = ConventionRow("torchmetrics, 2 classes", metric, aggregate(single).mean, n, 0, rule)
+        torchmetrics = ConventionRow("torchmetrics, 2 classes", metric, every, n, 0, rule)
     pooled = sum(images, Counts(0, 0, 0, 0))
+    single, libraries = overlap(pooled.tp, pooled), "pooled (smp micro, torchmetrics F1 and Jaccard)"
+    classes = "mean of foreground and background, pixels of all images together"
     return [
         _mean_row("mcpmix", metric, front, "foreground per image; both empty is undefined"),
         _mean_row("smp, micro-imagewise", metric, lenient, "foreground per image; both empty is 100"),
         _mean_row("MONAI", metric, lesion, "foreground per image; images without lesion dropped"),
         torchmetrics,
-        ConventionRow(
-            "pooled (smp micro, torchmetrics F1 and Jaccard)",
-            metric,
-            overlap(pooled.tp, pooled),
-            n,
-            0,
-            "foreground pixels of all images together",
-        ),
-        ConventionRow(
-            "pooled, 2 classes (mmseg)",
-            metric,
-            both_classes(pooled),
-            n,
-            0,
-            "mean of foreground and background, pixels of all images together",
-        ),
+        ConventionRow(libraries, metric, single, n, 0, "foreground pixels of all images together"),
+        ConventionRow("pooled, 2 classes (mmseg)", metric, both_classes(pooled), n, 0, classes),
     ]
 
 

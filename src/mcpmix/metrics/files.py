@@ -32,14 +32,6 @@ class FilePair:
     prediction: Path | None
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """All pairs of two folders."""
-
-    pairs: tuple[FilePair, ...]  # one per true mask, in the order of their names
-    extra: tuple[str, ...]  # names of predictions without a true mask, which are not scored
-
-
 def pair_files(
     truth: Path,
     prediction: Path,
@@ -47,13 +39,14 @@ def pair_files(
     truth_ending: str = "",
     prediction_ending: str = "",
     missing: Missing = "error",
-) -> Pairing:
+) -> tuple[list[FilePair], list[str]]:
     """Pair the masks of two folders by name; suffixes may differ, sub-folders are part of the name.
 
-    Args:
-        truth_ending: what true masks have at the end of their stem beyond the name, such as `_segmentation`.
-        prediction_ending: the same for predictions.
-        missing: whether a truth without prediction is an error or counts as an empty prediction.
+    An ending is what masks have at the end of their stem beyond the name, such as `_segmentation`; `missing`
+    says whether a truth without prediction is an error or counts as an empty prediction.
+
+    Returns:
+        A pair per true mask, in the order of their names; and the names of predictions without a true mask.
 
     Raises:
         DataError: a folder is missing or has no masks, two files share a name, predictions are missing.
@@ -73,17 +66,14 @@ def pair_files(
             f"{_some(absent)}. Leaving them out would flatter the scores: add them, or count each as an "
             f"empty mask (missing='empty')."
         )
-    pairs = tuple(FilePair(name, path, predictions.get(name)) for name, path in sorted(truths.items()))
-    return Pairing(pairs, tuple(sorted(set(predictions) - set(truths))))
+    pairs = [FilePair(name, path, predictions.get(name)) for name, path in sorted(truths.items())]
+    return pairs, sorted(set(predictions) - set(truths))
 
 
 def read_pair(files: FilePair, threshold: float | None) -> tuple[Mask, Mask, int]:
-    """Both masks of an image, and how many of their pixels a threshold decided.
+    """Both masks of an image, and how many of their pixels a threshold decided, by `read_mask`.
 
     A missing prediction is an empty mask.
-
-    Raises:
-        DataError: a file is not a mask.
     """
     truth, altered = read_mask(files.truth, threshold)
     if files.prediction is None:

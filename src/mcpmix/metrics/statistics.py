@@ -1,34 +1,32 @@
-"""Aggregates over images with their counts, intervals, and paired tests between two methods."""
+"""Metrics over many images: means with their counts, intervals, paired tests, and streams while training."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mcpmix.core.errors import DataError
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.metrics.contract import higher_is_better
+from mcpmix.metrics.contract import DEFAULT_RULE, REGION_KEYS, EmptyRule, higher_is_better
+from mcpmix.metrics.suite import Counts, region_scores
+
+if TYPE_CHECKING:
+    import torch
 
 _CHUNK = 256  # resamples at a time, so that memory does not grow with their number
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One metric over many images.
+    """One metric over many images."""
 
-    Attributes:
-        mean: mean of the defined values; NaN if there is none.
-        sd: sample standard deviation (n - 1) of the defined values; NaN for fewer than two.
-        n: number of images with a defined value.
-        undefined: number of images whose value is NaN. They are in neither mean nor sd.
-    """
-
-    mean: float
-    sd: float
-    n: int
-    undefined: int
+    mean: float  # of the defined values; NaN if there is none
+    sd: float  # sample standard deviation (n - 1) of the defined values; NaN for fewer than two
+    n: int  # images with a defined value
+    undefined: int  # images whose value is NaN; they are in neither mean nor sd
 
     def __str__(self) -> str:
         note = f", {self.undefined} undefined" if self.undefined else ""
@@ -37,29 +35,18 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """One metric of two methods on the same images.
-
-    Attributes:
-        metric: its key.
-        n: images on which both methods have a defined value.
-        excluded: images left out because a method is undefined there.
-        difference: mean of first minus second, in the unit of the metric.
-        low: lower end of the bootstrap interval of the difference.
-        high: upper end.
-        p: two-sided Wilcoxon signed-rank test; 1 if no image differs.
-        p_holm: the same after Holm's correction over all metrics tested together.
-        effect: matched-pairs rank-biserial correlation in [-1, 1]; positive if the first method is better,
-            whichever direction is better for the metric.
-    """
+    """One metric of two methods on the same images."""
 
     metric: str
-    n: int
-    excluded: int
-    difference: float
-    low: float
+    n: int  # images on which both methods have a defined value
+    excluded: int  # images left out because a method is undefined there
+    difference: float  # mean of first minus second, in the unit of the metric
+    low: float  # ends of the bootstrap interval of the difference
     high: float
-    p: float
-    p_holm: float
+    p: float  # two-sided Wilcoxon signed-rank test; 1 if no image differs
+    p_holm: float  # the same after Holm's correction over all metrics tested together
+    # Matched-pairs rank-biserial correlation in [-1, 1]; positive if the first method is better, whichever
+    # direction is better for the metric.
     effect: float
 
 
@@ -206,3 +193,130 @@ def _signed_rank(differences: npt.NDArray[np.float64]) -> tuple[float, float]:
     ranks = stats.rankdata(np.abs(moved))
     effect = float(np.sum(ranks * np.sign(moved)) / np.sum(ranks))
     return float(stats.wilcoxon(moved).pvalue), effect
+
+
+class RegionAccumulator:
+    """Collects pixel counts of images and reports region metrics over all of them.
+
+    Per image four integers are kept. Counting happens on the device of the tensors and does not wait for it;
+    numbers come to the CPU when they are asked for. Merging the accumulators of several processes, in any
+    order, gives bit for bit the numbers of one process that saw all images.
+
+    >>> accumulator = RegionAccumulator()
+    >>> for images, masks in loader:                        # doctest: +SKIP
+    ...     accumulator.update(network(images) > 0, masks)  # logits > 0 is probability > 0.5
+    >>> accumulator.compute()["dsc"]                        # doctest: +SKIP
+    """
+
+    def __init__(self, rule: EmptyRule = DEFAULT_RULE) -> None:
+        self.rule = rule
+        self._counts: list[Counts] = []
+        self._names: list[str | None] = []
+        self._pending: list[tuple[torch.Tensor, int]] = []
+
+    def update(
+        self, prediction: "torch.Tensor", truth: "torch.Tensor", names: Sequence[str] | None = None
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            prediction: (B, 1, H, W) or (B, H, W) boolean mask, for example `logits > 0`.
+            truth: hard masks of the same shape on the same device: boolean, or numbers 0 and 1.
+            names: (B,) one name per image. Images with names are counted once, however often they come:
+                samplers of several processes repeat images to make their shares equal.
+
+        Raises:
+            DataError: wrong type or shape. That a truth is not 0 or 1 is found when results are asked for, so
+                that no step waits for the device.
+        """
+        import torch
+
+        if prediction.dtype != torch.bool:
+            raise DataError(
+                f"prediction must be a boolean mask, but its type is {prediction.dtype}. Threshold it first, "
+                "for example `logits > 0`."
+            )
+        if prediction.shape != truth.shape or prediction.ndim not in (3, 4) or prediction.numel() == 0:
+            raise DataError(
+                f"prediction and truth must both be (B, 1, H, W) or (B, H, W) and not empty, but are "
+                f"{tuple(prediction.shape)} and {tuple(truth.shape)}."
+            )
+        if prediction.ndim == 4 and prediction.shape[1] != 1:
+            raise DataError(f"masks must have one channel, but their shape is {tuple(prediction.shape)}.")
+        if names is not None and len(names) != len(prediction):
+            raise DataError(
+                f"names must have one entry per image, but {len(names)} came for {len(prediction)}."
+            )
+        ones = truth if truth.dtype == torch.bool else truth == 1
+        sums = [mask.flatten(1).sum(1) for mask in (ones, prediction, ones & prediction)]
+        odd = torch.zeros_like(sums[0]) if ones is truth else (truth != 0).flatten(1).sum(1) - sums[0]
+        self._pending.append((torch.stack([*sums, odd], 1), prediction[0].numel()))
+        self._names += names if names is not None else [None] * len(prediction)
+
+    def compute(self) -> dict[str, float]:
+        """The metrics over all images so far, in percent.
+
+        Returns:
+            `miou precision recall pixel_accuracy dsc`: mean over images; the same with `pooled_` in front: of
+            the pixel counts of all images together; `images`: how many; `undefined`: on how many the DSC is
+            undefined and left out of its mean. NaN where there is no image.
+
+        Raises:
+            DataError: a truth was not a hard mask, or one name came with two results.
+        """
+        self._settle()
+        images: dict[str | int, Counts] = {}  # by name; an image without one is known by its place
+        for place, (name, item) in enumerate(zip(self._names, self._counts, strict=True)):
+            key = place if name is None else name
+            if images.setdefault(key, item) != item:
+                raise DataError(f"image {name!r} came twice with different results: {images[key]}, {item}.")
+        counts = list(images.values())
+        scores = [region_scores(item, self.rule) for item in counts]
+        means = {key: aggregate([row[key] for row in scores]) for key in REGION_KEYS}
+        pooled = dict.fromkeys(REGION_KEYS, math.nan)
+        if counts:
+            pooled = region_scores(sum(counts, Counts(0, 0, 0, 0)), self.rule)
+        return {
+            **{key: item.mean for key, item in means.items()},
+            **{f"pooled_{key}": value for key, value in pooled.items()},
+            "images": float(len(counts)),
+            "undefined": float(means["dsc"].undefined),
+        }
+
+    def merge(self, other: "RegionAccumulator") -> None:
+        """Add all images of another accumulator."""
+        self._settle()
+        other._settle()
+        self._counts += other._counts
+        self._names += other._names
+
+    def reset(self) -> None:
+        """Forget all images."""
+        self._counts, self._names, self._pending = [], [], []
+
+    def state_dict(self) -> dict[str, Any]:
+        """All counts as plain lists, to send to another process or to store as JSON."""
+        self._settle()
+        rows = [[item.tp, item.fp, item.fn, item.tn] for item in self._counts]
+        return {"counts": rows, "names": list(self._names)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace all counts by those of a `state_dict`."""
+        self.reset()
+        self._counts = [Counts(*row) for row in state["counts"]]
+        self._names = list(state["names"])
+
+    def _settle(self) -> None:
+        """Bring the counts of all batches to the CPU and check them."""
+        odd = 0
+        for sums, pixels in self._pending:
+            for truth, prediction, both, wrong in sums.tolist():
+                odd += wrong
+                self._counts.append(Counts.of(truth, prediction, both, pixels))
+        self._pending = []
+        if odd:
+            self.reset()
+            raise DataError(
+                f"truth must be a hard mask of 0 and 1, but {odd} pixels had other values. Resize masks by "
+                f"nearest neighbour and divide 0/255 masks by 255."
+            )

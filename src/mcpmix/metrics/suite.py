@@ -1,4 +1,4 @@
-"""All metrics of the paper for one pair of masks, and the exact distances between their boundaries.
+"""All metrics of the paper for one pair of masks: from pixel counts, and from distances between boundaries.
 
 The boundary of a mask is its foreground pixels with at least one of four neighbours outside; beyond the image
 is outside.
@@ -25,12 +25,12 @@ from mcpmix.metrics.contract import (
     check_lengths,
     squared_limit,
 )
-from mcpmix.metrics.region import Counts, counts_of, region_scores
 
 _NARROW_SIDE = 1 << 14  # below it `_FAR[uint16]` exceeds any distance and distances still fit 16 bits
 _FAR = {np.dtype(np.uint16): 1 << 15, np.dtype(np.uint32): 1 << 30}
 _KEPT_BYTES = 1 << 24  # larger workspaces are given back after the call
 
+Distances = npt.NDArray[np.int64]
 Frame = tuple[int, int, int, int]
 """First row, row after the last, first column, column after the last."""
 
@@ -44,16 +44,14 @@ def score(
 ) -> dict[str, float]:
     """Score one predicted mask against the true one, with every metric of the paper.
 
-    Masks are hard: booleans, or numbers that are only 0 and 1 or only 0 and 255. The boundary of a mask is
-    its foreground pixels with one of four neighbours outside, where beyond the image is outside. Distances
-    are exact and in pixels, everything else is in percent. What each metric is for empty masks is the table
-    of `mcpmix.metrics.contract`: with the default rule a missed lesion and a false alarm are 0 percent and
-    the image diagonal, and NaN appears only when truth and prediction are both empty.
+    Distances are exact and in pixels, everything else is in percent. What each metric is for empty masks is
+    the table of `mcpmix.metrics.contract`: with the default rule a missed lesion and a false alarm are 0
+    percent and the image diagonal, and NaN appears only when truth and prediction are both empty.
 
     Safe to call from several threads at once.
 
     Args:
-        truth: (H, W) hard mask.
+        truth: (H, W) hard mask: booleans, or numbers that are only 0 and 1 or only 0 and 255.
         prediction: (H, W) hard mask of the same size.
         tolerances: lengths in pixels for boundary precision, recall and F1.
         band: radius in pixels of the bands that boundary IoU compares.
@@ -76,7 +74,7 @@ def score_with_counts(
     tolerances: Sequence[float] = DEFAULT_TOLERANCES,
     band: float = DEFAULT_BAND,
     rule: EmptyRule = DEFAULT_RULE,
-) -> tuple[dict[str, float], Counts]:
+) -> tuple[dict[str, float], "Counts"]:
     """The scores of `score`, and the pixel counts from which pooled scores are made."""
     check_lengths(tolerances, band)
     first, second = as_pair(truth, prediction)
@@ -92,14 +90,16 @@ def score_with_counts(
         shares = zip(boundary_keys(tolerances), (precision, recall, overlap) * len(tolerances), strict=True)
         distance = rule.distance(counts.truth_empty, counts.prediction_empty, *first.shape)
         return scores | {"hd95": distance, "assd": distance, **dict(shares), "biou": overlap}, counts
-    measured = compare(first, second, box, tolerances, band)
+    measured = compare(first, second, box, band)
     scores["hd95"] = percentile_of_union(measured)
-    scores["assd"] = (measured.truth.mean + measured.prediction.mean) / 2
-    for tolerance, near_prediction, near_truth in zip(
-        tolerances, measured.prediction.within, measured.truth.within, strict=True
-    ):
-        precision = 100.0 * near_prediction / measured.prediction.size
-        recall = 100.0 * near_truth / measured.truth.size
+    means = measured.truth_total / measured.truth.size, measured.prediction_total / measured.prediction.size
+    scores["assd"] = sum(means) / 2
+    for tolerance in tolerances:
+        limit = squared_limit(tolerance)
+        precision, recall = (
+            100.0 * int(np.count_nonzero(squared <= limit)) / squared.size
+            for squared in (measured.prediction, measured.truth)
+        )
         total = precision + recall
         f1 = 2 * precision * recall / total if total else 0.0
         scores |= zip(boundary_keys([tolerance]), (precision, recall, f1), strict=True)
@@ -107,57 +107,116 @@ def score_with_counts(
     return scores, counts
 
 
-def percentile_of_union(measured: "Boundaries", fraction: float = 0.95) -> float:
+# --- regions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Pixel counts of one image, or of many added up: true and false positives and negatives."""
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+
+    @classmethod
+    def of(cls, truth_ones: int, prediction_ones: int, common_ones: int, pixels: int) -> "Counts":
+        """From the sizes of the foregrounds, of their intersection and of the image."""
+        fp, fn = prediction_ones - common_ones, truth_ones - common_ones
+        return cls(common_ones, fp, fn, pixels - truth_ones - fp)
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.tp + other.tp, self.fp + other.fp, self.fn + other.fn, self.tn + other.tn)
+
+    @property
+    def truth_empty(self) -> bool:
+        """Whether the truth has no foreground."""
+        return self.tp + self.fn == 0
+
+    @property
+    def prediction_empty(self) -> bool:
+        """Whether the prediction has no foreground."""
+        return self.tp + self.fp == 0
+
+
+def count(truth: npt.ArrayLike, prediction: npt.ArrayLike) -> Counts:
+    """Pixel counts of one pair of hard masks, both (H, W).
+
+    Raises:
+        DataError: the arrays are not two hard masks of one shape.
+    """
+    return survey(*as_pair(truth, prediction))[0]
+
+
+def region_scores(counts: Counts, rule: EmptyRule = DEFAULT_RULE) -> dict[str, float]:
+    """The region metrics of some pixel counts, in percent: `miou precision recall pixel_accuracy dsc`.
+
+    Given the counts of one image, the scores of that image; given the sum over a data set, the pooled scores.
+    """
+    undefined = rule.share(counts.truth_empty, counts.prediction_empty)
+
+    def percent(part: int, whole: int) -> float:
+        return 100.0 * part / whole if whole else undefined
+
+    wrong = counts.fp + counts.fn
+    ious = [100.0 * hit / (hit + wrong) for hit in (counts.tp, counts.tn) if hit + wrong]
+    return {
+        "miou": sum(ious) / len(ious),
+        "precision": percent(counts.tp, counts.tp + counts.fp),
+        "recall": percent(counts.tp, counts.tp + counts.fn),
+        "pixel_accuracy": 100.0 * (counts.tp + counts.tn) / (counts.tp + counts.tn + wrong),
+        "dsc": percent(2 * counts.tp, 2 * counts.tp + wrong),
+    }
+
+
+# --- boundaries ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """What boundary metrics are made of, for two masks that both have foreground."""
+
+    truth: Distances  # squared, from each boundary pixel of the truth to the nearest of the prediction
+    prediction: Distances  # the other way round
+    truth_total: float  # sum of the distances, in pixels
+    prediction_total: float
+    band_both: int  # pixels in the bands around both boundaries
+    band_either: int  # pixels in at least one of them
+
+
+def boundary_distances(
+    truth: npt.ArrayLike, prediction: npt.ArrayLike
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Distances in pixels between the boundaries of two (H, W) hard masks.
+
+    Returns:
+        From each boundary pixel of the truth to the nearest one of the prediction, and the other way round.
+        If a mask has no foreground, distances to it are infinite and those from it an empty array.
+
+    Raises:
+        DataError: the arrays are not two hard masks of one shape.
+    """
+    first, second = as_pair(truth, prediction)
+    counts, box = survey(first, second)
+    if not (counts.truth_empty or counts.prediction_empty):
+        result = compare(first, second, box)
+        return np.sqrt(result.truth), np.sqrt(result.prediction)
+    sizes = [
+        0 if empty else compare(mask, mask, box).truth.size
+        for mask, empty in ((first, counts.truth_empty), (second, counts.prediction_empty))
+    ]
+    return np.full(sizes[0], np.inf), np.full(sizes[1], np.inf)
+
+
+def percentile_of_union(measured: Boundaries, fraction: float = 0.95) -> float:
     """A percentile of both directed sets of distances in one list, with linear interpolation, in pixels."""
-    squared = np.concatenate([measured.truth.squared, measured.prediction.squared])
+    squared = np.concatenate([measured.truth, measured.prediction])
     position = fraction * (squared.size - 1)
     low = math.floor(position)
     high = min(low + 1, squared.size - 1)
     squared.partition((low, high))
     lower, upper = math.sqrt(squared[low]), math.sqrt(squared[high])
     return lower + (upper - lower) * (position - low)
-
-
-@dataclass(frozen=True)
-class Directed:
-    """Distances from the boundary of one mask to that of another.
-
-    Attributes:
-        squared: (n,) squared distances in pixels^2, one per boundary pixel of the first mask.
-        total: sum of the distances in pixels.
-        within: how many distances are at most each tolerance.
-    """
-
-    squared: npt.NDArray[np.int64]
-    total: float
-    within: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of boundary pixels."""
-        return int(self.squared.size)
-
-    @property
-    def mean(self) -> float:
-        """Mean distance in pixels."""
-        return self.total / self.size
-
-
-@dataclass(frozen=True)
-class Boundaries:
-    """What boundary metrics are made of, for two masks that both have foreground.
-
-    Attributes:
-        truth: distances from the boundary of the truth to that of the prediction.
-        prediction: distances from the boundary of the prediction to that of the truth.
-        band_both: pixels in the bands around both boundaries.
-        band_either: pixels in at least one of the two bands.
-    """
-
-    truth: Directed
-    prediction: Directed
-    band_both: int
-    band_either: int
 
 
 class _Workspace(threading.local):
@@ -185,15 +244,13 @@ def survey(truth: Mask, prediction: Mask) -> tuple[Counts, Frame]:
     columns = _workspace.take("columns", (truth.shape[1],), np.uint8)
     ones_truth, ones_prediction, ones_both, *box = kernels.survey(truth, prediction, columns)
     top, bottom, left, right = box
-    return counts_of(ones_truth, ones_prediction, ones_both, truth.size), (top, bottom, left, right)
+    return Counts.of(ones_truth, ones_prediction, ones_both, truth.size), (top, bottom, left, right)
 
 
-def compare(
-    truth: Mask, prediction: Mask, box: Frame, tolerances: Sequence[float], band: float
-) -> Boundaries:
+def compare(truth: Mask, prediction: Mask, box: Frame, band: float = 0.0) -> Boundaries:
     """Measure two masks that both have foreground, as `survey` takes them, in the box that it found.
 
-    Tolerances of boundary precision and recall, and the radius of the band, are in pixels.
+    The radius of the band is in pixels.
     """
     margin = math.floor(band)
     top, left = max(box[0] - margin, 0), max(box[2] - margin, 0)
@@ -209,8 +266,8 @@ def compare(
         kernels.measure_columns(border, _FAR[gap_type], gaps)
         traced.append((border, gaps))
     (truth_border, truth_gaps), (prediction_border, prediction_gaps) = traced
-    from_truth = _measure(truth_border, prediction_gaps, tolerances)
-    from_prediction = _measure(prediction_border, truth_gaps, tolerances)
+    from_truth, truth_total = _measure(truth_border, prediction_gaps)
+    from_prediction, prediction_total = _measure(prediction_border, truth_gaps)
     # The boundaries are measured: their memory now takes the bands.
     # How far a disc of this radius goes up and down at each horizontal offset 0, 1, ...
     limit = squared_limit(band)
@@ -220,38 +277,16 @@ def compare(
     kernels.mark_band(prediction_gaps, reach, prediction_border)
     sizes = np.count_nonzero(truth_border) + np.count_nonzero(prediction_border)
     both = np.count_nonzero(np.bitwise_and(truth_border, prediction_border, out=truth_border))
-    return Boundaries(from_truth, from_prediction, int(both), int(sizes - both))
+    return Boundaries(
+        from_truth, from_prediction, truth_total, prediction_total, int(both), int(sizes - both)
+    )
 
 
-def boundary_distances(
-    truth: npt.ArrayLike, prediction: npt.ArrayLike
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Distances in pixels between the boundaries of two (H, W) hard masks.
-
-    Returns:
-        From each boundary pixel of the truth to the nearest one of the prediction, and the other way round.
-        If a mask has no foreground, distances to it are infinite and those from it an empty array.
-
-    Raises:
-        DataError: the arrays are not two hard masks of one shape.
-    """
-    first, second = as_pair(truth, prediction)
-    counts, box = survey(first, second)
-    if not (counts.truth_empty or counts.prediction_empty):
-        result = compare(first, second, box, (), 0.0)
-        return np.sqrt(result.truth.squared), np.sqrt(result.prediction.squared)
-    sizes = [
-        0 if empty else compare(mask, mask, box, (), 0.0).truth.squared.size
-        for mask, empty in ((first, counts.truth_empty), (second, counts.prediction_empty))
-    ]
-    return np.full(sizes[0], np.inf), np.full(sizes[1], np.inf)
-
-
-def _measure(border: Mask, gaps: npt.NDArray[Any], tolerances: Sequence[float]) -> Directed:
+def _measure(border: Mask, gaps: npt.NDArray[Any]) -> tuple[Distances, float]:
+    """Squared distances from the pixels of a border to another boundary, and the sum of their roots."""
     pixels = np.flatnonzero(border.view(np.bool_))
     squared = np.empty(pixels.size, np.int64)
     total = kernels.measure(pixels, gaps, squared)
     if total < 0:
         total = kernels.measure_rows(pixels, gaps, squared, np.empty((3, gaps.shape[1]), np.int64))
-    within = (int(np.count_nonzero(squared <= squared_limit(tolerance))) for tolerance in tolerances)
-    return Directed(squared, total, tuple(within))
+    return squared, total

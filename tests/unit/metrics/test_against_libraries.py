@@ -40,7 +40,7 @@ def monai():
 def test_monai_hausdorff_without_percentile_is_the_largest_distance(pairs, monai):
     for truth, prediction in pairs:
         masks = as_pair(truth, prediction)
-        measured = compare(*masks, survey(*masks)[1], (), 0)
+        measured = compare(*masks, survey(*masks)[1])
         expected = monai("compute_hausdorff_distance", truth, prediction)
         assert percentile_of_union(measured, 1.0) == pytest.approx(expected, rel=1e-6)
 

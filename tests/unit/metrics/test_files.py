@@ -148,22 +148,22 @@ class TestPairing:
         save("prediction/site 2/a.png")
         (tmp_path / "truth" / "notes.txt").write_text("not a mask")
         save("truth/.hidden/c.png")
-        found = pair_files(tmp_path / "truth", tmp_path / "prediction")
-        assert [pair.name for pair in found.pairs] == ["b", "site 1/a"]
-        assert found.pairs[1].prediction == tmp_path / "prediction" / "site 1" / "a.npy"
-        assert found.extra == ("site 2/a",)
+        pairs, extra = pair_files(tmp_path / "truth", tmp_path / "prediction")
+        assert [pair.name for pair in pairs] == ["b", "site 1/a"]
+        assert pairs[1].prediction == tmp_path / "prediction" / "site 1" / "a.npy"
+        assert extra == ["site 2/a"]
 
     def test_endings(self, save, tmp_path):
         save("truth/a_segmentation.png")
         save("truth/a_superpixels.png")
         save("prediction/a_pred.png")
-        found = pair_files(
+        pairs, _ = pair_files(
             tmp_path / "truth",
             tmp_path / "prediction",
             truth_ending="_segmentation",
             prediction_ending="_pred",
         )
-        assert [pair.name for pair in found.pairs] == ["a"]
+        assert [pair.name for pair in pairs] == ["a"]
 
     def test_missing_predictions_are_an_error_or_count_as_empty(self, save, tmp_path):
         save("truth/a.png")
@@ -171,8 +171,8 @@ class TestPairing:
         save("prediction/a.png")
         with pytest.raises(DataError, match=r"1 of 2 truths .* have no prediction .*: b\. Leaving them out"):
             pair_files(tmp_path / "truth", tmp_path / "prediction")
-        found = pair_files(tmp_path / "truth", tmp_path / "prediction", missing="empty")
-        truth, prediction, _ = read_pair(found.pairs[1], None)
+        pairs, _ = pair_files(tmp_path / "truth", tmp_path / "prediction", missing="empty")
+        truth, prediction, _ = read_pair(pairs[1], None)
         assert truth.any()
         assert not prediction.any()
         assert prediction.shape == truth.shape

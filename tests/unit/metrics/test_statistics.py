@@ -1,13 +1,27 @@
 """Aggregates, intervals and tests, against scipy, against published tables, and by hand."""
 
+import json
 import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from mcpmix.core.errors import DataError
-from mcpmix.metrics import bootstrap_intervals, compare_methods, holm, summarise
+from mcpmix.metrics import (
+    Counts,
+    EmptyRule,
+    RegionAccumulator,
+    bootstrap_intervals,
+    compare_methods,
+    holm,
+    region_scores,
+    score,
+    score_with_counts,
+    summarise,
+)
+from mcpmix.metrics.contract import REGION_KEYS
 from mcpmix.metrics.statistics import Aggregate, aggregate
 
 
@@ -141,3 +155,149 @@ def test_methods_on_different_images_are_refused():
         compare_methods(rows("dsc", [1]), rows("dsc", [1, 2]))
     with pytest.raises(DataError, match="same metrics"):
         compare_methods(rows("dsc", [1]), rows("hd95", [1]))
+
+
+@pytest.fixture
+def batches():
+    rng = np.random.default_rng(0)
+    truth = torch.from_numpy(rng.random((24, 1, 17, 23)) < 0.3)
+    prediction = truth ^ torch.from_numpy(rng.random((24, 1, 17, 23)) < rng.random((24, 1, 1, 1)) * 0.5)
+    truth[3] = prediction[3] = False  # undefined
+    truth[5] = False  # false alarm
+    prediction[7] = False  # missed
+    return prediction, truth
+
+
+def test_equals_scoring_each_image(batches):
+    prediction, truth = batches
+    accumulator = RegionAccumulator()
+    for start in range(0, 24, 5):
+        accumulator.update(prediction[start : start + 5], truth[start : start + 5])
+    found = accumulator.compute()
+    rows = [score_with_counts(y[0].numpy(), p[0].numpy()) for y, p in zip(truth, prediction, strict=True)]
+    pooled = region_scores(sum((counts for _, counts in rows), Counts(0, 0, 0, 0)))
+    for key in REGION_KEYS:
+        assert found[key] == pytest.approx(np.nanmean([scores[key] for scores, _ in rows]))
+        assert found[f"pooled_{key}"] == pooled[key]
+    assert found["images"] == 24
+    assert found["undefined"] == 1
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.float32, torch.int64])
+def test_truth_of_any_type_and_masks_without_channel(batches, kind):
+    prediction, truth = batches
+    expected, found = RegionAccumulator(), RegionAccumulator()
+    expected.update(prediction, truth)
+    found.update(prediction[:, 0], truth[:, 0].to(kind))
+    assert found.compute() == expected.compute()
+
+
+def test_merging_processes_equals_one_process_exactly(batches):
+    prediction, truth = batches
+    whole = RegionAccumulator()
+    whole.update(prediction, truth)
+    for order in ([0, 1, 2], [2, 0, 1]):
+        parts = []
+        for rank in order:
+            part = RegionAccumulator()
+            part.update(prediction[rank::3], truth[rank::3])
+            sent = RegionAccumulator()
+            sent.load_state_dict(json.loads(json.dumps(part.state_dict())))
+            parts.append(sent)
+        first, *others = parts
+        for other in others:
+            first.merge(other)
+        assert first.compute() == whole.compute()
+
+
+def test_named_images_count_once(batches):
+    prediction, truth = batches
+    names = [f"image {k}" for k in range(24)]
+    whole, padded = RegionAccumulator(), RegionAccumulator()
+    whole.update(prediction, truth)
+    padded.update(prediction, truth, names)
+    padded.update(prediction[:4], truth[:4], names[:4])  # a sampler that fills its last batch
+    assert padded.compute() == whole.compute()
+
+
+def test_one_name_with_two_results_is_refused(batches):
+    prediction, truth = batches
+    accumulator = RegionAccumulator()
+    accumulator.update(prediction[:2], truth[:2], ["a", "a"])
+    with pytest.raises(DataError, match="image 'a' came twice with different results"):
+        accumulator.compute()
+
+
+def test_no_images():
+    found = RegionAccumulator().compute()
+    assert found["images"] == 0
+    assert math.isnan(found["dsc"])
+    assert math.isnan(found["pooled_dsc"])
+
+
+def test_reset_forgets(batches):
+    accumulator = RegionAccumulator()
+    accumulator.update(*batches)
+    accumulator.reset()
+    assert accumulator.compute()["images"] == 0
+
+
+def test_rule_is_used(batches):
+    prediction, truth = batches
+    accumulator = RegionAccumulator(EmptyRule(both_empty="perfect"))
+    accumulator.update(prediction[3:4], truth[3:4])
+    assert accumulator.compute()["dsc"] == 100.0
+
+
+def test_counts_beyond_32_bits_do_not_overflow():
+    accumulator = RegionAccumulator()
+    accumulator.load_state_dict({"counts": [[2**40, 0, 2**40, 0]] * 2, "names": [None, None]})
+    assert accumulator.compute()["pooled_recall"] == 50.0
+
+
+def test_large_masks_are_counted_exactly():
+    mask = torch.ones(1, 1, 5000, 4000, dtype=torch.bool)  # more than float32 can count one by one
+    mask[..., 0] = False
+    accumulator = RegionAccumulator()
+    accumulator.update(mask, torch.ones_like(mask))
+    assert accumulator.state_dict()["counts"] == [[5000 * 3999, 0, 5000, 0]]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "truth", "words"),
+    [
+        (torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), "prediction must be a boolean mask"),
+        (torch.zeros(1, 1, 2, 2).bool(), torch.zeros(1, 1, 2, 3), r"\(1, 1, 2, 2\) and \(1, 1, 2, 3\)"),
+        (torch.zeros(1, 2, 2, 2).bool(), torch.zeros(1, 2, 2, 2), "must have one channel"),
+        (torch.zeros(2, 2).bool(), torch.zeros(2, 2), r"must both be \(B, 1, H, W\)"),
+        (torch.zeros(0, 1, 2, 2).bool(), torch.zeros(0, 1, 2, 2), "not empty"),
+    ],
+)
+def test_wrong_batches_are_refused(prediction, truth, words):
+    with pytest.raises(DataError, match=words):
+        RegionAccumulator().update(prediction, truth)
+
+
+def test_wrong_number_of_names_is_refused(batches):
+    with pytest.raises(DataError, match="1 came for 24"):
+        RegionAccumulator().update(*batches, ["a"])
+
+
+@pytest.mark.parametrize("value", [0.5, 255.0, math.nan])
+def test_a_truth_that_is_not_hard_is_found_when_results_are_asked_for(value):
+    accumulator = RegionAccumulator()
+    accumulator.update(torch.ones(1, 1, 2, 2).bool(), torch.full((1, 1, 2, 2), value))
+    with pytest.raises(
+        DataError, match="truth must be a hard mask of 0 and 1, but 4 pixels had other values"
+    ):
+        accumulator.compute()
+
+
+def test_agrees_with_the_whole_suite_on_one_image(batches):
+    prediction, truth = batches
+    accumulator = RegionAccumulator()
+    accumulator.update(prediction[:1], truth[:1])
+    expected = score(truth[0, 0].numpy(), prediction[0, 0].numpy())
+    assert {key: accumulator.compute()[key] for key in REGION_KEYS} == {
+        key: expected[key] for key in REGION_KEYS
+    }
