@@ -6,9 +6,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from PIL import Image
 from pydantic import BaseModel
@@ -17,7 +19,7 @@ from mcpmix import phantom
 from mcpmix.config import Config
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import DataError, StorageError
-from mcpmix.core.pixels import write_png
+from mcpmix.core.pixels import outline, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
@@ -28,6 +30,7 @@ from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import is_present, licence_of
 
 _MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
+_SHEET_GAP, _SHEET_CONTOUR = 2, (90, 255, 120)  # pixels between frames, and a colour unlike any mucosa
 _TELLING_FILES = {
     "nnunet": ("dataset.json",),
     "imagefolder": tuple(f"{place}{name}" for place in ("", "train/") for name in METADATA),
@@ -267,14 +270,15 @@ def write_phantom_sheet(
     file: Path, *, patients: int, frames: int, seed: int, size: int, progress: Progress = SILENT
 ) -> None:
     """Draw the frames of `write_phantom_folder` with outlines of their lesions into one PNG, a row each."""
-    world = world_seed(seed)
-    drawn = []
+    world, step = world_seed(seed), size + _SHEET_GAP
+    sheet = np.full((patients * step - _SHEET_GAP, frames * step - _SHEET_GAP, 3), 24, np.uint8)
     with progress.track("Rendering phantom frames", patients * frames) as advance:
-        for index in range(patients * frames):
-            patient, frame = divmod(index, frames)
+        for patient, frame in product(range(patients), range(frames)):
             # `write_phantom_set` leaves numbers free for the patients of the other parts.
-            drawn.append(phantom.render(world, patient * len(PARTS), frame, size))
+            drawn = phantom.render(world, patient * len(PARTS), frame, size)
+            tile = sheet[patient * step :, frame * step :][:size, :size]
+            tile[:] = drawn.image
+            tile[outline(drawn.mask, outside=True)] = _SHEET_CONTOUR
             advance()
-    sheet = phantom.contact_sheet(drawn, frames, contours=True)
     with storage_errors(file.parent):
         write_png(file, sheet)

@@ -83,7 +83,7 @@ def phantom_corpus(folder: Path, count: int, size: int, progress: Progress = SIL
                 patient, frame = divmod(index, _FRAMES_PER_PATIENT)
                 scene = phantom.render(PRETRAINING_SEED, patient, frame, size)
                 images[index], depth[index] = scene.image, scene.depth
-                rows.append({"caption": phantom.caption(scene), "words": scene.words})
+                rows.append({"caption": caption(scene), "words": scene.words})
                 advance()
         images.flush()
         depth.flush()
@@ -95,6 +95,20 @@ def phantom_corpus(folder: Path, count: int, size: int, progress: Progress = SIL
         digest_of(["phantom", PRETRAINING_SEED, len(rows)]),
         np.load(folder / "depth.npy", mmap_mode="r"),
         [tuple(row["words"]) for row in rows],
+    )
+
+
+def caption(frame: phantom.PhantomFrame) -> str:
+    """Describe a frame in one lower-case sentence.
+
+    Returns:
+        For example "a clinical colon endoscopic image, pale mucosa, octagonal view, bright light, dense
+        vessels, sharp focus, clean surface, showing a small reddish raised lesion".
+    """
+    mucosa, view, light, vessels, focus, surface, colour, elevation, size = frame.words
+    return (
+        f"a clinical colon endoscopic image, {mucosa} mucosa, {view} view, {light} light, {vessels} vessels, "
+        f"{focus} focus, {surface} surface, showing a {size} {colour} {elevation} lesion"
     )
 
 

@@ -26,14 +26,7 @@ VESSELS = ("sparse", "moderate", "dense")
 FOCUS = ("sharp", "soft")
 SURFACES = ("clean", "mucus")
 LESION_COLOURS = ("reddish", "pale", "dark", "similar")
-ELEVATIONS = ("raised", "flat")
-LESION_SIZES = ("small", "large")
 LESION_TEXTURES = ("smooth", "granular", "pitted")
-_GROUPS = (tuple(MUCOSA), VIEWS, LIGHTS, VESSELS, FOCUS, SURFACES, LESION_COLOURS, ELEVATIONS, LESION_SIZES)
-
-WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for group in _GROUPS for word in group))
-"""Every appearance word that `PhantomFrame.words` may hold, each once."""
-
 SHAPES = ("sessile", "pedunculated", "flat", "irregular")
 SMALL_AREA = 0.07  # share of the frame below which a lesion is called small
 _AREA_RANGE = (0.023, 0.235)

@@ -1,9 +1,19 @@
 """Which images are trained on, and with which texts; images are decoded once."""
 
+import dataclasses
+
 import pytest
 from PIL import Image
-from tools.pretrain.corpus import find_images, image_corpus, listed_images, phantom_corpus, read_captions
+from tools.pretrain.corpus import (
+    caption,
+    find_images,
+    image_corpus,
+    listed_images,
+    phantom_corpus,
+    read_captions,
+)
 
+from mcpmix import phantom
 from mcpmix.core.errors import DataError
 
 
@@ -127,3 +137,11 @@ def test_a_table_of_another_shape(folder, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match="not a table of captions"):
         read_captions(tmp_path / name, [folder / "a.png"])
+
+
+def test_caption_in_full():
+    words = ("pale", "octagonal", "bright", "dense", "sharp", "clean", "reddish", "raised", "small")
+    assert caption(dataclasses.replace(phantom.render(0, 0, 0, 16), words=words)) == (
+        "a clinical colon endoscopic image, pale mucosa, octagonal view, bright light, dense vessels, "
+        "sharp focus, clean surface, showing a small reddish raised lesion"
+    )

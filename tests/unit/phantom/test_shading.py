@@ -17,7 +17,7 @@ def test_sample_tile_reads_texels_and_midpoints_and_wraps():
 
 
 def test_lesion_shows_in_the_image(frames, monkeypatch):
-    from mcpmix.phantom import frame as renderer
+    from mcpmix import phantom as renderer
 
     def without(seed, patient, frame, style):
         scene = draw_scene(seed, patient, frame, style)
