@@ -10,7 +10,6 @@ from PIL import Image
 
 from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.data import public_sets as catalog
-from mcpmix.data.public_sets import names
 from mcpmix.data.sample import read_image, read_mask
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -19,6 +18,12 @@ SHARED = Path(__file__).parents[4] / "shared" / "data"
 def picture(path, mode="RGB"):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, (6, 4)).save(path)
+
+
+def names(file):
+    """A list of names that the package ships."""
+    path = Path(catalog.__file__).parent / "names" / f"{file}.txt"
+    return frozenset(path.read_text(encoding="utf-8").split())
 
 
 def by_id(collection):
