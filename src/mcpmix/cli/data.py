@@ -123,9 +123,9 @@ def convert(
     ] = "manifest",
 ) -> None:
     """Write a data set in another layout, without loss: pixels, masks, ids, groups and split."""
+    from mcpmix.data.convert import WRITERS
+    from mcpmix.data.convert import convert as write
     from mcpmix.data.dataset import load_collection
-    from mcpmix.data.layouts import WRITERS
-    from mcpmix.data.layouts import convert as write
 
     if layout not in WRITERS:
         raise typer.BadParameter(f"--to {layout}: expected one of {', '.join(WRITERS)}.")
@@ -150,7 +150,7 @@ def groups(
     from mcpmix.core.stage_folder import storage_errors
     from mcpmix.data.audit import clusters, inspect_all
     from mcpmix.data.dataset import load_collection
-    from mcpmix.data.folder import write_csv
+    from mcpmix.data.layouts import write_csv
 
     if out.exists():
         raise StorageError(f"{out} exists. Choose another name.")

@@ -128,7 +128,7 @@ def check(
 
 
 def _write_repaired(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
-    from mcpmix.data.repair import CHANGES, repair_configured
+    from mcpmix.data.convert import CHANGES, repair_configured
 
     with shown_progress() as progress:
         changes = repair_configured(

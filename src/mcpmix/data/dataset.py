@@ -22,9 +22,8 @@ from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, file_digest,
 from mcpmix.data import public_sets
 from mcpmix.data.archives import MARK, folder_of
 from mcpmix.data.cache import cache_of, new_cache
-from mcpmix.data.folder import scan_folder
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.layouts import READERS, Collection
+from mcpmix.data.layouts import READERS, Collection, scan_folder
 from mcpmix.data.likeness import look_of
 from mcpmix.data.sample import Sample, pixel_digest, read_mask, read_pair
 from mcpmix.data.splits import (

@@ -1,34 +1,32 @@
-"""Layouts of own data: `folder`, `manifest`, `nnunet` and `imagefolder`, each read and written."""
+"""Own data on disk: images and masks paired by name, tables, and the four layouts that are read."""
 
+import csv
 import json
-import re
-import shutil
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.pixels import write_png
-from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text, written
-from mcpmix.data.folder import Row, read_rows, scan_folder, write_csv
-from mcpmix.data.sample import Sample, read_image, read_mask
+from mcpmix.core.pixels import ENDINGS, list_images
+from mcpmix.data.sample import Sample, read_pair
 from mcpmix.data.splits import PARTS, Split, read_lists, write_split
 
+MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_gt")
 GIVEN = "official"  # name of the split that comes with the data
 GROUPS, SPLIT = "groups.csv", "split.json"
 MANIFESTS = ("manifest.csv", "manifest.jsonl")
 METADATA = ("metadata.jsonl", "metadata.csv")
 GROUP_COLUMNS = ("group", "patient", "patient_id", "lesion", "video", "sequence")
 _PART_NAMES = {"val": "validation", "valid": "validation", "dev": "validation", "training": "train"}
-_HUB_IMAGE = ("image_file_name", "file_name")
-_HUB_MASK = ("mask_file_name", "label_file_name", "annotation_file_name")
-_NNUNET = "dataset.json"
-_NNUNET_TABLE = "samples.csv"  # groups and parts, for which nnU-Net has no place
-_NNUNET_FOLDERS = {"train": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
-_CHANNEL = "_0000"  # before the ending of an image: all channels in one file
-
-_Step = Callable[[], object]
+HUB_IMAGE = ("image_file_name", "file_name")
+HUB_MASK = ("mask_file_name", "label_file_name", "annotation_file_name")
+NNUNET = "dataset.json"
+NNUNET_TABLE = "samples.csv"  # groups and parts, for which nnU-Net has no place
+NNUNET_FOLDERS = {"train": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
+CHANNEL = "_0000"  # before the ending of an image: all channels in one file
 
 
 @dataclass(frozen=True)
@@ -50,58 +48,212 @@ class Collection:
         return {"id": sample.id, "group": group, "split": self.splits.get(GIVEN, {}).get(sample.id, "")}
 
 
-def convert(collection: Collection, layout: str, out: Path, progress: Progress = SILENT) -> None:
-    """Write a data set in another layout, whole or not at all.
+def scan_folder(
+    images: Path, masks: Path, groups: Path | None = None, *, left_out: list[str] | None = None
+) -> list[Sample]:
+    """Pair images with masks by name. Nothing is decoded, unless to report all problems at once.
 
-    Ids, groups, the split that comes with the data, pixels and masks are kept. Files are copied byte for
-    byte; for nnU-Net, which reads no JPEG and wants labels 0 and 1, pixels are stored as PNG.
+    A mask belongs to the image with the same stem, or with the same stem and one of `MASK_SUFFIXES`; case
+    does not matter. Both may lie in one folder if the masks have such a suffix. Hidden files and files with
+    other endings are passed over.
 
     Args:
-        layout: one of `WRITERS`.
-        out: a folder that does not exist, or is empty; for nnU-Net, with a name that it finds.
+        groups: CSV with the columns id (stem or name of the image file) and group; without it each image is
+            its own group.
+        left_out: takes the problems of single files, which are then left out; without it they are errors.
+
+    Returns:
+        Samples in the order of their ids.
+
+    Raises:
+        DataError: with every problem of the folders, each with its file and remedy.
     """
-    if layout == "nnunet" and not re.fullmatch(r"Dataset\d{3}_\w+", out.name):
+    problems: list[str] = []
+    image_files = _files(images, "images", problems)
+    if os.path.realpath(images) != os.path.realpath(masks):  # `resolve` would fail on links in a circle
+        mask_files = _files(masks, "masks", problems)
+    else:
+        mask_files = [path for path in image_files if _without_suffix(path.stem)]
+        image_files = [path for path in image_files if not _without_suffix(path.stem)]
+    # Without one of the folders, naming every file of the other as single would only hide the cause.
+    pairs = [] if problems else pair_files(image_files, mask_files, masks, problems)
+    group_of = {image.stem: image.stem for image in image_files}
+    if groups is not None:
+        group_of = _read_groups(groups, image_files, problems)
+    if problems and pairs and left_out is not None:
+        left_out += problems
+        pairs = [(image, mask) for image, mask in pairs if group_of.get(image.stem)]
+    elif problems:
+        problems += [text for pair in pairs for text in read_pair(*pair)[1]]
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise DataError(
-            f"nnU-Net would not find a data set in {out.name}. Expected a name like Dataset501_Polyps: three "
-            "digits, an underscore, letters."
+            bullet_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
         )
-    with storage_errors(out), written(new_folder(out)) as folder:
-        folder.mkdir()
-        with progress.track("Writing files", len(collection.samples)) as advance:
-            WRITERS[layout](collection, folder, advance)
+    return [Sample(image.stem, image, mask, group_of[image.stem], "folder") for image, mask in pairs]
 
 
-def _copy_files(sample: Sample, folder: Path) -> tuple[str, str]:
-    """Copy image and mask, byte for byte, to `images/` and `masks/`; their paths relative to the folder."""
-    paths = []
-    for kind, source in (("images", sample.image), ("masks", sample.mask)):
-        path = f"{kind}/{sample.id}{source.suffix.lower()}"
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, folder / path)
-        paths.append(path)
-    return paths[0], paths[1]
+def _files(folder: Path, kind: str, problems: list[str]) -> list[Path]:
+    if not folder.is_dir():
+        state = "is a file, not a folder" if folder.exists() else "does not exist"
+        problems.append(f"{folder} {state}. Expected the folder of {kind}: check the path.")
+        return []
+    files = list_images(folder)
+    if not files:
+        problems.append(f"{folder} holds no {kind}. Expected files ending in {', '.join(sorted(ENDINGS))}.")
+    return files
 
 
-# --- folder: images/ and masks/, perhaps groups.csv and split.json -----------------------------------------
+def _without_suffix(stem: str, suffixes: Sequence[str] = MASK_SUFFIXES) -> str:
+    """The stem of the image that a mask with a suffix belongs to; empty without a suffix."""
+    return next((stem[: -len(end)] for end in suffixes if stem.lower().endswith(end.lower())), "")
 
 
-def _read_folder(root: Path) -> Collection:
-    groups = root / GROUPS if (root / GROUPS).is_file() else None
-    samples = tuple(scan_folder(root / "images", root / "masks", groups))
-    splits = {}
-    if (root / SPLIT).is_file():
-        splits[GIVEN] = {name: part for part, ids in read_lists(root / SPLIT).items() for name in ids}
-        unknown = sorted(set(splits[GIVEN]) - {sample.id for sample in samples})
-        if unknown:
-            raise DataError(f"{root / SPLIT} names ids without images: {', '.join(unknown)}. Correct it.")
-    return Collection(samples, splits, grouped="group" if groups else "")
+def pair_files(
+    image_files: Sequence[Path],
+    mask_files: Sequence[Path],
+    masks: Path,
+    problems: list[str],
+    suffixes: Sequence[str] = MASK_SUFFIXES,
+) -> list[tuple[Path, Path]]:
+    """Pairs that are certain, in the order of the images; the others become problems."""
+    image_at: dict[str, list[Path]] = defaultdict(list)
+    for path in image_files:
+        image_at[path.stem.casefold()].append(path)
+    mask_at: dict[str, list[Path]] = defaultdict(list)
+    for path in mask_files:
+        key = path.stem.casefold()
+        stem = _without_suffix(path.stem, suffixes).casefold()
+        mask_at[key if key in image_at else stem or key].append(path)
+    for kind, at, what in (
+        ("image", image_at, "have the same stem"),
+        ("mask", mask_at, "belong to the same image"),
+    ):
+        problems += [
+            f"{', '.join(map(str, paths))} {what}. Expected one {kind} per stem: rename or remove all but "
+            "one."
+            for paths in at.values()
+            if len(paths) > 1
+        ]
+    suffixed = f", with or without one of the suffixes {', '.join(suffixes)}" if suffixes else ""
+    problems += [
+        f"{paths[0]} has no mask. Expected {paths[0].stem} in {masks}{suffixed}: add the mask or remove the "
+        "image."
+        for key, paths in image_at.items()
+        if key not in mask_at
+    ]
+    problems += [
+        f"{path} has no image. Expected an image with the same stem: add the image or remove the mask."
+        for key, paths in mask_at.items()
+        if key not in image_at
+        for path in paths
+    ]
+    return [
+        (paths[0], mask_at[key][0])
+        for key, paths in image_at.items()
+        if len(paths) == 1 and len(mask_at.get(key, ())) == 1
+    ]
 
 
-def _write_folder(collection: Collection, folder: Path, step: _Step) -> None:
-    for sample in collection.samples:
-        _copy_files(sample, folder)
-        step()
-    write_tables(collection, folder)
+def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> dict[str, str]:
+    """Group of each image by stem; images without one become problems."""
+    try:
+        rows = read_rows(table)
+    except DataError as error:
+        problems.append(f"{error} It must be a CSV with the columns id and group.")
+        return {}
+    columns = list(rows[0].values)
+    if not {"id", "group"} <= set(columns):
+        problems.append(
+            f"{table} has the columns: {', '.join(columns)}. Expected id and group in its first line: rename "
+            "or add them."
+        )
+        return {}
+    given: dict[str, str] = {}
+    for row in rows:
+        name, group = row.values["id"], row.values["group"]
+        if not group:
+            problems.append(f"{row.place}: {name} has an empty group. Fill it in.")
+        elif given.setdefault(name, group) != group:
+            problems.append(
+                f"{row.place}: {name} is in group {group}, but an earlier line says {given[name]}. Keep one "
+                "of them."
+            )
+    named = {row.values["id"] for row in rows}
+    problems += [
+        f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
+        for image in images
+        if image.stem not in named and image.name not in named
+    ]
+    return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
+
+
+# --- tables that accompany images --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table."""
+
+    table: Path
+    line: int  # from 1
+    values: Mapping[str, str]  # texts by the name of the column, lower case
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for messages."""
+        return f"{self.table}, line {self.line}"
+
+    def first(self, columns: Sequence[str]) -> str:
+        """The value of the first of these columns that is there and not empty."""
+        return next((self.values[name] for name in columns if self.values.get(name)), "")
+
+
+def read_rows(table: Path) -> list[Row]:
+    """All rows of a CSV (commas, semicolons or tabs) or JSONL file in UTF-8; there is at least one.
+
+    Raises:
+        DataError: the file is missing, is not text, or holds no table.
+    """
+    try:
+        lines = table.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError as error:
+        raise DataError(f"{table} does not exist. Check the path.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{table} cannot be read: {error}. Expected UTF-8: export it again.") from error
+    if table.suffix.lower() == ".jsonl":
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                content: Any = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{table}, line {number}: {error}. Expected a JSON object: correct it."
+                ) from error
+            if not isinstance(content, dict):
+                raise DataError(f"{table}, line {number}: expected a JSON object, got {line[:40]}.")
+            texts = {k.strip().lower(): "" if v is None else str(v) for k, v in content.items()}
+            rows.append(Row(table, number, texts))
+    else:
+        header = lines[0] if lines else ""
+        reader = csv.DictReader(lines, delimiter=next((mark for mark in ",;\t" if mark in header), ","))
+        # Cells beyond the last column come under the name None, missing ones as the value None.
+        rows = [
+            Row(table, reader.line_num, {k.strip().lower(): (v or "").strip() for k, v in row.items() if k})
+            for row in reader
+        ]
+    if not rows:
+        raise DataError(f"{table} has no rows. Expected one for each image.")
+    return rows
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows with equal keys under a line of these keys."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_tables(collection: Collection, folder: Path) -> None:
@@ -113,7 +265,20 @@ def write_tables(collection: Collection, folder: Path) -> None:
         write_split(folder / SPLIT, Split(*parts))
 
 
-# --- manifest: a table with the columns image and mask, and perhaps id, group (or patient ...) and split ---
+# --- the four layouts, which `convert` writes ---------------------------------------------------------------
+
+
+def _read_folder(root: Path) -> Collection:
+    """Read `images/` and `masks/`, and `groups.csv` and `split.json` where these exist."""
+    groups = root / GROUPS if (root / GROUPS).is_file() else None
+    samples = tuple(scan_folder(root / "images", root / "masks", groups))
+    splits = {}
+    if (root / SPLIT).is_file():
+        splits[GIVEN] = {name: part for part, ids in read_lists(root / SPLIT).items() for name in ids}
+        unknown = sorted(set(splits[GIVEN]) - {sample.id for sample in samples})
+        if unknown:
+            raise DataError(f"{root / SPLIT} names ids without images: {', '.join(unknown)}. Correct it.")
+    return Collection(samples, splits, grouped="group" if groups else "")
 
 
 def _read_manifest(root: Path) -> Collection:
@@ -126,13 +291,20 @@ def _read_manifest(root: Path) -> Collection:
     return _collect(read_rows(table), ("image",), ("mask",), "manifest")
 
 
-def _write_manifest(collection: Collection, folder: Path, step: _Step) -> None:
+def _read_imagefolder(root: Path) -> Collection:
+    """Read Hugging Face's metadata in `root` and its folders; train/, val/ ... are a default of `split`."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder. Expected one with {METADATA[0]} in it or in its train/.")
+    places = [root, *(path for path in sorted(root.iterdir()) if path.is_dir())]
+    tables = [place / name for place in places for name in METADATA if (place / name).is_file()]
+    if not tables:
+        raise DataError(f"{root} holds no {' or '.join(METADATA)}, nor do its folders. Expected one there.")
     rows = []
-    for sample in collection.samples:
-        image, mask = _copy_files(sample, folder)
-        rows.append({"id": sample.id, "image": image, "mask": mask, **collection.row(sample)})
-        step()
-    write_csv(folder / MANIFESTS[0], rows)
+    for table in tables:
+        part = _part_name(table.parent.name)
+        default = {"split": part} if table.parent != root and part in PARTS else {}
+        rows += [replace(row, values={**default, **row.values}) for row in read_rows(table)]
+    return _collect(rows, HUB_IMAGE, HUB_MASK, "imagefolder")
 
 
 def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], source: str) -> Collection:
@@ -153,16 +325,16 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
     parts: dict[str, str] = {}
     grouped = next((name for name in GROUP_COLUMNS if any(row.values.get(name) for row in rows)), "")
     for row in [] if problems else rows:
-        image, mask = (row.table.parent / row.first(names) for names in (images, masks))
-        name = row.values.get("id") or image.stem
+        files, found = [], []
+        for kind, columns in (("image", images), ("mask", masks)):
+            given = row.first(columns)
+            files.append(row.table.parent / given)
+            if not given:
+                found.append(f"no {kind}. Fill it in, or remove the line.")
+            elif not files[-1].is_file():
+                found.append(f"{files[-1]} does not exist. Check the path.")
+        name = row.values.get("id") or files[0].stem
         part = _part_name(row.values.get("split", ""))
-        files = (("image", image, row.first(images)), ("mask", mask, row.first(masks)))
-        found = [f"no {kind}. Fill it in, or remove the line." for kind, _, given in files if not given]
-        found += [
-            f"{path} does not exist. Check the path."
-            for _, path, given in files
-            if given and not path.is_file()
-        ]
         if grouped and not row.values.get(grouped):
             found.append(f"{grouped} is empty. Fill it in.")
         if part and part not in PARTS:
@@ -172,7 +344,7 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
         elif any(mark in name for mark in "/\\\0") or name in (".", ".."):
             found.append(f"the id {name!r} cannot be a file name. Choose another.")
         problems += [f"{row.place}: {text}" for text in found]
-        samples[name] = Sample(name, image, mask, row.values.get(grouped) or name, source)
+        samples[name] = Sample(name, *files, row.values.get(grouped) or name, source)
         if part:
             parts[name] = part
     if problems:
@@ -186,43 +358,6 @@ def _part_name(text: str) -> str:
     return _PART_NAMES.get(text.strip().lower(), text.strip().lower())
 
 
-# --- imagefolder of Hugging Face: train/metadata.jsonl with the names of image and mask --------------------
-
-
-def _read_imagefolder(root: Path) -> Collection:
-    """Read the metadata in `root` and its folders; train/, val/ ... are the split of rows without one."""
-    if not root.is_dir():
-        raise DataError(f"{root} is not a folder. Expected one with {METADATA[0]} in it or in its train/.")
-    places = [root, *(path for path in sorted(root.iterdir()) if path.is_dir())]
-    tables = [place / name for place in places for name in METADATA if (place / name).is_file()]
-    if not tables:
-        raise DataError(f"{root} holds no {' or '.join(METADATA)}, nor do its folders. Expected one there.")
-    rows = []
-    for table in tables:
-        part = _part_name(table.parent.name)
-        default = {"split": part} if table.parent != root and part in PARTS else {}
-        rows += [replace(row, values={**default, **row.values}) for row in read_rows(table)]
-    return _collect(rows, _HUB_IMAGE, _HUB_MASK, "imagefolder")
-
-
-def _write_imagefolder(collection: Collection, folder: Path, step: _Step) -> None:
-    """A folder per part. Samples without a part go to train/, as readers look there; `split` stays empty."""
-    rows: dict[str, list[dict[str, str]]] = {}
-    for sample in collection.samples:
-        row = collection.row(sample)
-        place = row["split"] or PARTS[0]
-        image, mask = _copy_files(sample, folder / place)
-        files = {"id": sample.id, _HUB_IMAGE[0]: image, _HUB_MASK[0]: mask}
-        rows.setdefault(place, []).append({**files, **row})
-        step()
-    for place, lines in rows.items():
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_text(folder / place / METADATA[0], text)
-
-
-# --- raw folder of nnU-Net v2: RGB images in one file, labels 0 and 1 --------------------------------------
-
-
 def _read_nnunet(root: Path) -> Collection:
     """Read `imagesTr` and `labelsTr`, and `imagesTs` with `labelsTs` where these exist.
 
@@ -230,34 +365,32 @@ def _read_nnunet(root: Path) -> Collection:
     own group, and cases in `imagesTs` are the test part.
     """
     try:
-        ending = str(json.loads((root / _NNUNET).read_text(encoding="utf-8"))["file_ending"])
+        ending = str(json.loads((root / NNUNET).read_text(encoding="utf-8"))["file_ending"])
     except FileNotFoundError as error:
         raise DataError(
-            f"{root / _NNUNET} does not exist. Expected the raw folder of an nnU-Net data set."
+            f"{root / NNUNET} does not exist. Expected the raw folder of an nnU-Net data set."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{root / _NNUNET} cannot be read ({error!r}). Expected JSON with file_ending."
+            f"{root / NNUNET} cannot be read ({error!r}). Expected JSON with file_ending."
         ) from error
     problems: list[str] = []
     cases = {
         part: _nnunet_cases(root / images, root / labels, ending, problems)
-        for part, (images, labels) in _NNUNET_FOLDERS.items()
+        for part, (images, labels) in NNUNET_FOLDERS.items()
         if part == "train" or ((root / images).is_dir() and (root / labels).is_dir())
     }
     if problems:
         raise DataError(bullet_list(f"{len(problems)} problem(s) with {root}:", problems))
     samples = {sample.id: sample for part in cases for sample in cases[part]}
     parts = {sample.id: part for part in cases for sample in cases[part]} if cases.get("test") else {}
-    grouped = ""
-    if (root / _NNUNET_TABLE).is_file():
-        extra = {row.values.get("id", ""): row.values for row in read_rows(root / _NNUNET_TABLE)}
+    groups: dict[str, str] = {}
+    if (root / NNUNET_TABLE).is_file():
+        extra = {row.values.get("id", ""): row.values for row in read_rows(root / NNUNET_TABLE)}
         groups = {name: values["group"] for name, values in extra.items() if values.get("group")}
         parts = {name: values["split"] for name, values in extra.items() if values.get("split")}
-        samples = {name: replace(item, group=groups.get(name, name)) for name, item in samples.items()}
-        grouped = "group" if groups else ""
-    ordered = tuple(samples[name] for name in sorted(samples))
-    return Collection(ordered, splits={GIVEN: parts} if parts else {}, grouped=grouped)
+    ordered = tuple(replace(samples[name], group=groups.get(name, name)) for name in sorted(samples))
+    return Collection(ordered, splits={GIVEN: parts} if parts else {}, grouped="group" if groups else "")
 
 
 def _nnunet_cases(images: Path, labels: Path, ending: str, problems: list[str]) -> list[Sample]:
@@ -268,10 +401,10 @@ def _nnunet_cases(images: Path, labels: Path, ending: str, problems: list[str]) 
     samples = []
     for image in sorted(path for path in images.iterdir() if path.name.endswith(ending)):
         stem = image.name.removesuffix(ending)
-        case = stem.removesuffix(_CHANNEL)
+        case = stem.removesuffix(CHANNEL)
         if case == stem:
             problems.append(
-                f"{image}: expected {_CHANNEL} before the ending, RGB in one file. Merge channels."
+                f"{image}: expected {CHANNEL} before the ending, RGB in one file. Merge channels."
             )
         elif case not in labelled:
             problems.append(f"{image} has no label. Expected {labels / (case + ending)}.")
@@ -282,35 +415,9 @@ def _nnunet_cases(images: Path, labels: Path, ending: str, problems: list[str]) 
     return samples
 
 
-def _write_nnunet(collection: Collection, folder: Path, step: _Step) -> None:
-    for name in _NNUNET_FOLDERS["train"]:  # a reader expects them, also where all samples are for test
-        (folder / name).mkdir()
-    rows = [collection.row(sample) for sample in collection.samples]
-    for sample, row in zip(collection.samples, rows, strict=True):
-        images, labels = _NNUNET_FOLDERS["test" if row["split"] == "test" else "train"]
-        write_png(folder / images / f"{sample.id}{_CHANNEL}.png", read_image(sample.image))
-        write_png(folder / labels / f"{sample.id}.png", read_mask(sample.mask))
-        step()
-    description = {
-        "channel_names": {"0": "R", "1": "G", "2": "B"},
-        "labels": {"background": 0, "lesion": 1},
-        "numTraining": sum(row["split"] != "test" for row in rows),
-        "file_ending": ".png",
-        "overwrite_image_reader_writer": "NaturalImage2DIO",
-    }
-    write_json(folder / _NNUNET, description)
-    write_csv(folder / _NNUNET_TABLE, rows)
-
-
 READERS: dict[str, Callable[[Path], Collection]] = {
     "folder": _read_folder,
     "manifest": _read_manifest,
     "nnunet": _read_nnunet,
     "imagefolder": _read_imagefolder,
-}
-WRITERS: dict[str, Callable[[Collection, Path, _Step], None]] = {
-    "folder": _write_folder,
-    "manifest": _write_manifest,
-    "nnunet": _write_nnunet,
-    "imagefolder": _write_imagefolder,
 }

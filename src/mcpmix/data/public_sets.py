@@ -15,8 +15,7 @@ from mcpmix.core.errors import ConfigError, DataError, bullet_list, did_you_mean
 from mcpmix.core.pixels import list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.archives import folder_of, is_archive, unpack
-from mcpmix.data.folder import pair_files
-from mcpmix.data.layouts import Collection
+from mcpmix.data.layouts import Collection, pair_files
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import PARTS
 

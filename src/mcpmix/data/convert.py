@@ -1,7 +1,10 @@
-"""A repaired copy of a data set in a new folder. The source is only read."""
+"""A data set written again, in a new folder: in another layout, or repaired. The source is only read."""
 
+import json
 import os
-from collections.abc import Sequence
+import re
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,15 +13,28 @@ import numpy as np
 from PIL import Image
 
 from mcpmix.config import Config
-from mcpmix.core.errors import ConfigError, StorageError
+from mcpmix.core.errors import ConfigError, DataError, StorageError
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import new_folder, storage_errors, written
+from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text, written
 from mcpmix.data.audit import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.dataset import FOLDER, load_collection
-from mcpmix.data.folder import scan_folder, write_csv
-from mcpmix.data.layouts import Collection, write_tables
-from mcpmix.data.sample import pixel_digest, read_image, read_mask
+from mcpmix.data.layouts import (
+    CHANNEL,
+    HUB_IMAGE,
+    HUB_MASK,
+    MANIFESTS,
+    METADATA,
+    NNUNET,
+    NNUNET_FOLDERS,
+    NNUNET_TABLE,
+    Collection,
+    scan_folder,
+    write_csv,
+    write_tables,
+)
+from mcpmix.data.sample import Sample, pixel_digest, read_image, read_mask
+from mcpmix.data.splits import PARTS
 
 CHANGES = "changes.csv"
 _PIXELS = {
@@ -29,6 +45,105 @@ _PIXELS = {
 # Descriptions, makers, times and people, and the folders of EXIF, GPS, XMP, IPTC and Photoshop.
 _TIFF_TAGS = frozenset({269, 270, 271, 272, 285, 305, 306, 315, 316, 700, 33432, 33723, 34377, 34665, 34853})
 _INFO = frozenset({"exif", "icc_profile", "comment", "xmp", "photoshop", "XML:com.adobe.xmp", "mp"})
+
+_Step = Callable[[], object]
+
+
+# --- in another layout -------------------------------------------------------------------------------------
+
+
+def convert(collection: Collection, layout: str, out: Path, progress: Progress = SILENT) -> None:
+    """Write a data set in another layout, whole or not at all.
+
+    Ids, groups, the split that comes with the data, pixels and masks are kept. Files are copied byte for
+    byte; for nnU-Net, which reads no JPEG and wants labels 0 and 1, pixels are stored as PNG.
+
+    Args:
+        layout: one of `WRITERS`.
+        out: a folder that does not exist, or is empty; for nnU-Net, with a name that it finds.
+    """
+    if layout == "nnunet" and not re.fullmatch(r"Dataset\d{3}_\w+", out.name):
+        raise DataError(
+            f"nnU-Net would not find a data set in {out.name}. Expected a name like Dataset501_Polyps: three "
+            "digits, an underscore, letters."
+        )
+    with storage_errors(out), written(new_folder(out)) as folder:
+        folder.mkdir()
+        with progress.track("Writing files", len(collection.samples)) as advance:
+            WRITERS[layout](collection, folder, advance)
+
+
+def _copy_files(sample: Sample, folder: Path) -> tuple[str, str]:
+    """Copy image and mask, byte for byte, to `images/` and `masks/`; their paths relative to the folder."""
+    paths = []
+    for kind, source in (("images", sample.image), ("masks", sample.mask)):
+        path = f"{kind}/{sample.id}{source.suffix.lower()}"
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / path)
+        paths.append(path)
+    return paths[0], paths[1]
+
+
+def _write_folder(collection: Collection, folder: Path, step: _Step) -> None:
+    for sample in collection.samples:
+        _copy_files(sample, folder)
+        step()
+    write_tables(collection, folder)
+
+
+def _write_manifest(collection: Collection, folder: Path, step: _Step) -> None:
+    rows = []
+    for sample in collection.samples:
+        image, mask = _copy_files(sample, folder)
+        rows.append({"id": sample.id, "image": image, "mask": mask, **collection.row(sample)})
+        step()
+    write_csv(folder / MANIFESTS[0], rows)
+
+
+def _write_imagefolder(collection: Collection, folder: Path, step: _Step) -> None:
+    """A folder per part. Samples without a part go to train/, as readers look there; `split` stays empty."""
+    rows: dict[str, list[dict[str, str]]] = {}
+    for sample in collection.samples:
+        row = collection.row(sample)
+        place = row["split"] or PARTS[0]
+        image, mask = _copy_files(sample, folder / place)
+        files = {"id": sample.id, HUB_IMAGE[0]: image, HUB_MASK[0]: mask}
+        rows.setdefault(place, []).append({**files, **row})
+        step()
+    for place, lines in rows.items():
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_text(folder / place / METADATA[0], text)
+
+
+def _write_nnunet(collection: Collection, folder: Path, step: _Step) -> None:
+    for name in NNUNET_FOLDERS["train"]:  # a reader expects them, also where all samples are for test
+        (folder / name).mkdir()
+    rows = [collection.row(sample) for sample in collection.samples]
+    for sample, row in zip(collection.samples, rows, strict=True):
+        images, labels = NNUNET_FOLDERS["test" if row["split"] == "test" else "train"]
+        write_png(folder / images / f"{sample.id}{CHANNEL}.png", read_image(sample.image))
+        write_png(folder / labels / f"{sample.id}.png", read_mask(sample.mask))
+        step()
+    description = {
+        "channel_names": {"0": "R", "1": "G", "2": "B"},
+        "labels": {"background": 0, "lesion": 1},
+        "numTraining": sum(row["split"] != "test" for row in rows),
+        "file_ending": ".png",
+        "overwrite_image_reader_writer": "NaturalImage2DIO",
+    }
+    write_json(folder / NNUNET, description)
+    write_csv(folder / NNUNET_TABLE, rows)
+
+
+WRITERS: dict[str, Callable[[Collection, Path, _Step], None]] = {
+    "folder": _write_folder,
+    "manifest": _write_manifest,
+    "nnunet": _write_nnunet,
+    "imagefolder": _write_imagefolder,
+}
+
+
+# --- repaired ----------------------------------------------------------------------------------------------
 
 
 class Change(NamedTuple):

@@ -9,8 +9,8 @@ from PIL import Image, PngImagePlugin
 
 from mcpmix.core.errors import StorageError
 from mcpmix.data.audit import Audit, Severity, inspect_all
+from mcpmix.data.convert import Change, has_metadata, repair
 from mcpmix.data.layouts import READERS, Collection
-from mcpmix.data.repair import Change, has_metadata, repair
 from mcpmix.data.sample import Sample, read_image, read_mask
 
 
