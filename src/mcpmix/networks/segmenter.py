@@ -1,31 +1,32 @@
-"""Segmenters by name, own networks by import path, and the folder that a trained one is saved in."""
+"""Segmenters by name, own networks by import path, and the folder that a trained one is saved in.
+
+segmentation-models-pytorch, timm and transformers are imported when one of their networks is asked for:
+together they take seconds. Nothing is downloaded.
+"""
 
 import importlib
 import inspect
 import json
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError, ModelError, did_you_mean
-from mcpmix.networks.segmenter_parts import WEIGHTS, AnySize, load_matching, read_state
-from mcpmix.networks.weight_files import EMBEDDED, PICKLES
+from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
+from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
+from mcpmix.networks.segnet import SEGNETS, SegNet
+from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pin
 
+WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
-
-# By import path: each library is imported when one of its networks is asked for; together they take seconds.
-SEGMENTERS = {
-    "segformer": "mcpmix.networks.segformer:Segformer",
-    "unet": "mcpmix.networks.smp:unet",
-    "deeplabv3plus": "mcpmix.networks.smp:deeplab",
-    "segnet": "mcpmix.networks.segnet:build_segnet",
-}
-"""Names of the networks, and what builds them from a variant and a source of weights."""
-_OF_SMP = "mcpmix.networks.smp:build_architecture"  # for any class of that library
+_TIMM = "tu-"  # smp's prefix of encoders from timm
 
 
 def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.Module:
@@ -55,11 +56,84 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
             f"segmenter.name: there is no {name!r} (your own network is 'package.module:ClassName'); "
             f"{did_you_mean(name, SEGMENTERS)}"
         )
-    network: nn.Module = _imported(SEGMENTERS[name])(variant, weights)
-    return network
+    return SEGMENTERS[name](variant, weights)
 
 
-# --- own networks ------------------------------------------------------------------------------------------
+def _segformer(variant: str, weights: str | None) -> nn.Module:
+    from mcpmix.networks.segformer import Segformer
+
+    return Segformer(variant, weights)
+
+
+def _segnet(variant: str, weights: str | None) -> nn.Module:
+    """SegNet "vgg16" (the paper's) or "small" for any image size; `weights` are of the whole network."""
+    if variant not in SEGNETS:
+        raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(SEGNETS)}.")
+    network = SegNet(SEGNETS[variant])
+    if weights is not None:
+        load_matching(network, read_state(weights), f"{weights} is not a SegNet {variant}:")
+    return AnySize(network, 2 ** len(SEGNETS[variant]))
+
+
+def _of_smp(architecture: str | Callable[..., nn.Module], variant: str, weights: str | None) -> nn.Module:
+    """A class of segmentation-models-pytorch, or the one of this name, with one output channel.
+
+    The variant is its encoder: a name of smp, or "tu-" and a name of timm. `weights` must have every tensor
+    of the encoder; a classifier among them is ignored.
+    """
+    import segmentation_models_pytorch as smp
+    import timm
+
+    if isinstance(architecture, str):
+        architecture = getattr(smp, architecture)
+    known, of_timm = variant, variant.startswith(_TIMM)
+    names = [name for name in smp.encoders.get_encoder_names() if not name.startswith("timm-")]
+    if of_timm:
+        names = [_TIMM + name for name in timm.list_models()]
+        # A tag after a dot names pretrained weights; timm knows the architecture without it.
+        known = variant.partition(".")[0]
+    if known not in names:
+        raise ConfigError(
+            f"segmenter.variant: there is no encoder {variant!r} (those of timm.list_models() take 'tu-', as "
+            f"tu-tf_efficientnet_lite0); {did_you_mean(variant, names)}"
+        )
+    try:
+        network = architecture(encoder_name=variant, encoder_weights=None, in_channels=3, classes=1)
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise ConfigError(f"segmenter.variant: {variant!r} does not work here: {error}") from error
+    scale, shift = torch.ones(3), torch.zeros(3)
+    if weights is not None:
+        # The names in the file may have "encoder." and timm's "model." in front.
+        wanted = {
+            _bare(name): tensor
+            for name, tensor in network.get_submodule("encoder").state_dict().items()
+            if "num_batches_tracked" not in name
+        }
+        given = {_bare(name): tensor for name, tensor in read_state(weights).items()}
+        given = {name: tensor for name, tensor in given.items() if name in wanted}
+        require_match(given, wanted, f"segmenter.weights: {weights} does not fit the encoder {variant}:")
+        with torch.no_grad():
+            for name, tensor in wanted.items():
+                tensor.copy_(given[name])
+        published = timm.get_pretrained_cfg(variant.removeprefix(_TIMM)) if of_timm else None
+        if published is not None:
+            mean, std = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
+            wanted_mean, wanted_std = torch.tensor(published.mean), torch.tensor(published.std)
+            scale, shift = std / wanted_std, (mean - wanted_mean) / wanted_std
+    return _EncoderDecoder(network, scale, shift)
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("encoder.").removeprefix("model.")
+
+
+SEGMENTERS: dict[str, Callable[[str, str | None], nn.Module]] = {
+    "segformer": _segformer,
+    "unet": partial(_of_smp, "Unet"),
+    "deeplabv3plus": partial(_of_smp, "DeepLabV3Plus"),
+    "segnet": _segnet,
+}
+"""What builds a network from a variant and a source of weights, by name."""
 
 
 def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
@@ -72,12 +146,18 @@ def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
     """
     import segmentation_models_pytorch as smp
 
-    made = _imported(path)
+    module, _, name = path.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"segmenter.name: cannot import {path!r} ({error}). Expected 'package.module:ClassName' of "
+            "something installed or on PYTHONPATH."
+        ) from error
     if not callable(made):
         raise ConfigError(f"segmenter.name: {path} is {type(made).__name__}; expected a class of nn.Module.")
     if isinstance(made, type) and issubclass(made, smp.base.SegmentationModel):
-        built: nn.Module = _imported(_OF_SMP)(made, variant, weights)
-        return built
+        return _of_smp(made, variant, weights)
     arguments = {"variant": variant} if "variant" in inspect.signature(made).parameters else {}
     try:
         inspect.signature(made).bind(**arguments)
@@ -92,17 +172,6 @@ def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
     if weights is not None:
         load_matching(network, read_state(weights), f"segmenter.weights: {weights} does not fit {path}:")
     return AnySize(_Checked(network, path), int(getattr(network, "size_multiple", 32)))
-
-
-def _imported(path: str) -> Any:  # noqa: ANN401 - whatever a user names
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"segmenter.name: cannot import {path!r} ({error}). Expected 'package.module:ClassName' of "
-            "something installed or on PYTHONPATH."
-        ) from error
 
 
 class _Checked(nn.Module):
@@ -123,6 +192,123 @@ class _Checked(nn.Module):
                 "logits (B, 1, H, W), one channel, before the sigmoid."
             )
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
+
+
+# --- any size of image, and the input that encoders know ---------------------------------------------------
+
+
+class AnySize(nn.Module):
+    """Lets a network that needs certain image sizes take all.
+
+    The image is extended to the right and below by its own last column and row up to the next multiple of
+    `multiple`; the logits are cropped to the image. A size that is a multiple already passes unchanged.
+    """
+
+    def __init__(self, network: nn.Module, multiple: int = 32) -> None:
+        super().__init__()
+        self.network = network
+        self.multiple = multiple
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W to B,1,H,W logits."""
+        height, width = images.shape[2:]
+        padded = F.pad(images, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
+        logits: Tensor = self.network(padded)
+        return logits[..., :height, :width]
+
+
+class _EncoderDecoder(nn.Module):
+    """An smp network for any image size, with the input its encoder was pretrained on.
+
+    Images come normalised by the mean and deviation of ImageNet. Pretrained timm encoders ("tu-...") that
+    want other numbers get them: the change is part of the state, so that a saved network needs no weights
+    to be rebuilt. Other encoders take the images as they come: `scale` (3,) is 1 and `shift` (3,) is 0.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.inner = AnySize(network)
+        self.register_buffer("scale", scale[:, None, None])
+        self.register_buffer("shift", shift[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B,3,H,W to B,1,H,W logits; at least two images where DeepLabV3+ is trained."""
+        if self.training and len(images) == 1 and type(self.inner.network).__name__ == "DeepLabV3Plus":
+            raise TrainingError(
+                "DeepLabV3+ cannot be trained on a batch of one image: batch norm of its image pooling needs "
+                "two values. Set train.batch_size to 2 or more, or choose another segmenter."
+            )
+        logits: Tensor = self.inner(images * self.scale + self.shift)
+        return logits
+
+
+# --- tensors of state files --------------------------------------------------------------------------------
+
+
+def read_state(source: str) -> dict[str, Tensor]:
+    """The tensors of a state file by name, without running code from it.
+
+    Args:
+        source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
+            wrote (plain tensors only); optionally pinned, `@sha256:<digest>`.
+
+    Raises:
+        ModelError: no such file, not of these kinds, or of another digest.
+    """
+    name, pin = split_pin(source)
+    path = Path(name).expanduser()
+    if pin is not None and path.exists():
+        verify_pin(name, path, pin)
+    path = path / WEIGHTS if path.is_dir() else path
+    if not path.is_file():
+        raise ModelError(
+            f"segmenter.weights: there is no file {path}. Expected a .safetensors file, a folder with "
+            f"{WEIGHTS}, or a state dictionary of torch.save."
+        )
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise ModelError(
+            f"segmenter.weights: {path} cannot be read: damaged, or not a file of plain tensors "
+            f"({type(error).__name__}). Save the state dictionary alone, best as .safetensors."
+        ) from error
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ModelError(
+            f"segmenter.weights: {path} does not hold a state dictionary of tensors. Save "
+            "network.state_dict() alone."
+        )
+    return dict(state)
+
+
+def load_matching(network: nn.Module, state: Mapping[str, Tensor], headline: str) -> None:
+    """Load a state that has exactly the network's tensors; see `require_match`."""
+    require_match(state, network.state_dict(), headline)
+    network.load_state_dict(state)
+
+
+def require_match(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], headline: str) -> None:
+    """Refuse other tensors or shapes than wanted: a ModelError with the headline and all differences."""
+    differences = {
+        "missing": [name for name in wanted if name not in state],
+        "unknown": [name for name in state if name not in wanted],
+        "of another shape": [
+            f"{name} is {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in state and state[name].shape != tensor.shape
+        ],
+    }
+    problems = [
+        f"{len(names)} tensors {kind}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+        for kind, names in differences.items()
+        if names
+    ]
+    if problems:
+        raise ModelError(bullet_list(headline, problems))
 
 
 # --- the folder of a trained segmenter ---------------------------------------------------------------------

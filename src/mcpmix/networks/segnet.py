@@ -6,11 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcpmix.core.errors import ConfigError
-from mcpmix.networks.segmenter_parts import AnySize, load_matching, read_state
-
 # Width and number of convolutions of each stage. `small` is ours, for CPUs.
-_VARIANTS: dict[str, tuple[tuple[int, int], ...]] = {
+SEGNETS: dict[str, tuple[tuple[int, int], ...]] = {
     "vgg16": ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)),
     "small": ((16, 2), (32, 2), (64, 2), (128, 2)),
 }
@@ -70,13 +67,3 @@ def unpool(maps: Tensor, places: Tensor) -> Tensor:
     empty = torch.zeros(batch, channels, 4 * height * width, dtype=maps.dtype, device=maps.device)
     full: Tensor = empty.scatter(2, places.flatten(2), maps.flatten(2))
     return full.reshape(batch, channels, 2 * height, 2 * width)
-
-
-def build_segnet(variant: str, weights: str | None = None) -> nn.Module:
-    """SegNet "vgg16" (the paper's) or "small" for any image size; `weights` are of the whole network."""
-    if variant not in _VARIANTS:
-        raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(_VARIANTS)}.")
-    network = SegNet(_VARIANTS[variant])
-    if weights is not None:
-        load_matching(network, read_state(weights), f"{weights} is not a SegNet {variant}:")
-    return AnySize(network, 2 ** len(_VARIANTS[variant]))
