@@ -16,7 +16,7 @@ from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 
 Mode = Literal["bilinear", "nearest"]
 
-_LUMA = (0.299, 0.587, 0.114)
+LUMA = (0.299, 0.587, 0.114)
 _TONE = 0.4  # largest relative change of brightness, contrast and saturation at strength 1
 _TINT = 0.1  # largest relative change of one channel against the others at strength 1
 
@@ -170,7 +170,7 @@ def apply_colour(colour: Colour, images: Tensor) -> Tensor:
     # Each step adds a multiple of a difference, so that a multiple of 0 gives back the same bits.
     gain = (colour.brightness[:, None] + colour.tint).to(images)[:, :, None, None]
     images = images + gain * images
-    weights = torch.tensor(_LUMA, dtype=images.dtype, device=images.device).view(3, 1, 1)
+    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device).view(3, 1, 1)
     grey = (images * weights).sum(dim=1, keepdim=True)
     images = images + _column(colour.saturation, images).to(images) * (images - grey)
     middle = grey.mean(dim=(-2, -1), keepdim=True)
@@ -243,6 +243,11 @@ def denormalise(images: Tensor) -> Tensor:
     """Undo `normalise`; not clamped."""
     mean, std = _statistics(images)
     return images * std + mean
+
+
+def to_pixels(images: Tensor) -> Tensor:
+    """Pixels of normalised images (..., 3, H, W), clamped to [0, 1]."""
+    return denormalise(images).clamp(0, 1)
 
 
 def _statistics(like: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from mcpmix.core.pixels import Pixels
+from mcpmix.data.augment import LUMA
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
 from mcpmix.generator.bank import Row, Verdict
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge
 
-_LUMA = np.array([0.299, 0.587, 0.114])
 _WHITE = 250 / 255  # brighter counts as burnt out
 _MORE_CLIPPED = 0.2  # share of pixels that may be burnt out beyond what real images have, at tolerance 1
 _DIGITS = 6  # of scores in the ledger
@@ -24,7 +24,7 @@ _AVERAGED = ("alignment", "distance_source", "distance_train", "distance_held_ou
 
 def expose(images: Pixels) -> list[dict[str, float]]:
     """Of B,S,S,3 uint8 images: `mean` grey, its `spread` (0: blank), and the share of `clipped` pixels."""
-    grey = (images.astype(np.float64) @ _LUMA / 255).reshape(len(images), -1)
+    grey = (images.astype(np.float64) @ np.array(LUMA) / 255).reshape(len(images), -1)
     return [
         {"mean": float(row.mean()), "spread": float(row.std()), "clipped": float((row >= _WHITE).mean())}
         for row in grey

@@ -1,19 +1,29 @@
-"""Changing the colours of single images under their unchanged hard masks: AugMix and PixMix."""
+"""Changing how single images look, under their unchanged hard masks: AugMix, PixMix and DiffuseMix.
 
-from collections.abc import Sequence
+The operations on colours are those of AugMix without rotation, shear and translation: these would move
+lesions away from their mask. Three of them are torchvision's. The others are ours because torchvision's give
+other results: its `equalize` and `posterize` cut values down to 8 bits where these round, which moves them by
+up to 0.07 and 0.25; its saturation and contrast take 0.2989 for the weight of red, up to 9e-5 away; and its
+sharpness differs by up to 6e-8.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torchvision.transforms.v2.functional import adjust_brightness, autocontrast, solarize
 
 from mcpmix.core.seeds import numpy_stream
-from mcpmix.data.augment import normalise
-from mcpmix.mixing.photometric import ALL, SMALLEST_LEVEL, STANDARD, random_operation, to_pixels
-from mcpmix.mixing.pictures import mixing_picture
+from mcpmix.data.augment import LUMA, normalise, to_pixels
+from mcpmix.mixing.pictures import fractal_picture, mixing_picture
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 
+_LEVELS = 256
+_TOP = _LEVELS - 1
+_SMALLEST_LEVEL = 0.1
 _DEEPEST = 3
 _TINY = 1e-7
 _SMALLEST = 1e-37  # a power of it is finite in single precision for every exponent in [-1, 0]
@@ -34,14 +44,17 @@ class AppearanceMix(FixedStrategy):
 
     def __init__(self, method: str, severity: float, all_ops: bool, checks: dict[str, bool]) -> None:
         super().__init__()
-        text = f"severity is {severity}; expected a value from {SMALLEST_LEVEL} to 10"
-        require(method, {**checks, text: SMALLEST_LEVEL <= severity <= 10})
+        text = f"severity is {severity}; expected a value from {_SMALLEST_LEVEL} to 10"
+        require(method, {**checks, text: _SMALLEST_LEVEL <= severity <= 10})
         self.severity = severity
         self.operations = ALL if all_ops else STANDARD
 
     def changed(self, image: Tensor, draws: np.random.Generator) -> Tensor:
-        """An image (3, H, W) in [0, 1] after one random operation, like it."""
-        return random_operation(image, self.operations, self.severity, draws)
+        """An image (3, H, W) in [0, 1] after one operation, each as likely, of random level and sign."""
+        names = list(self.operations)
+        operation = self.operations[names[int(draws.integers(len(names)))]]
+        level, sign = draws.uniform(_SMALLEST_LEVEL, self.severity), 2.0 * draws.integers(2) - 1.0
+        return operation(image, float(level), float(sign))
 
 
 @final
@@ -225,3 +238,144 @@ def multiply(image: Tensor, partner: Tensor, own: float, other: float) -> Tensor
     Exponents: `own` 0 or more, `other` -1 or more.
     """
     return (2 * image) ** own * (2 * partner).clamp(min=_SMALLEST) ** other / 2
+
+
+@final
+class DiffuseMix(FixedStrategy):
+    """One half of the image, the other half of its edited version, and a fractal over both; the mask stays.
+
+    The edited version is the batch's synthetic counterpart, generated under the same mask; the paper's editor
+    is InstructPix2Pix, which does not see masks. Each sample draws whether its halves lie side by side or one
+    above the other, and its fractal. The original is always on the left or on top, and a linear ramp joins
+    the halves, as published. Code generates the fractals (iterated function systems); they are not the
+    authors' download.
+
+    Training uses the mixed images in addition to the real ones, as published: both in equal numbers.
+
+    Cost: two images for each one; the edit is made beforehand.
+
+    Args:
+        fractal: Weight of the fractal, in [0, 1]; the paper has 0.2.
+        ramp: Width of the passage between the halves, in sides of the image, in [0, 1]; the paper has 20 of
+            256 pixels.
+        pictures: Number of fractals, 1 or more.
+        seed: Names the set of fractals.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"fractal": (0.1, 0.2, 0.3)}
+
+    def __init__(
+        self, fractal: float = 0.2, ramp: float = 20 / 256, pictures: int = 256, seed: int = 0
+    ) -> None:
+        super().__init__()
+        checks = {
+            f"fractal is {fractal}; expected a weight in [0, 1]": 0 <= fractal <= 1,
+            f"ramp is {ramp}; expected a share of the side in [0, 1]": 0 <= ramp <= 1,
+            f"pictures is {pictures}; expected 1 or more": pictures >= 1,
+        }
+        require("DiffuseMix", checks)
+        self.fractal, self.ramp, self.pictures, self.seed = fractal, ramp, pictures, seed
+
+    def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
+        """The real and the mixed images, each with half of the weight, under the same hard masks."""
+        draws = numpy_stream(rng)
+        edited = batch.pairs()
+        count, _, height, width = batch.images.shape
+        across = half_share(width, self.ramp).expand(height, width)
+        down = half_share(height, self.ramp)[:, None].expand(height, width)
+        share = torch.stack([across if draws.random() < 0.5 else down for _ in range(count)])[:, None]
+        mixed = torch.lerp(batch.images, edited, share.to(edited))
+        if self.fractal > 0:
+            chosen = draws.integers(self.pictures, size=count)
+            fractals = torch.stack([fractal_picture(self.seed, int(i), height, width) for i in chosen])
+            # Normalising is affine, so blending normalised images is blending pixels.
+            mixed = torch.lerp(mixed, normalise(fractals.to(mixed) / 255), self.fractal)
+        return [
+            Term(batch.images, batch.masks, 0.5, "real"),
+            Term(mixed, batch.masks, 0.5, "mixed"),
+        ]
+
+
+def half_share(length: int, ramp: float) -> Tensor:
+    """0 on the first half of an axis, 1 on the second, (length,); a ramp of this share of it joins them."""
+    centres = (torch.arange(length) + 0.5) / length - 0.5
+    return (centres > 0).float() if ramp == 0 else (centres / ramp + 0.5).clamp(0, 1)
+
+
+# --- operations on the colours of one image, (3, H, W) in [0, 1] -------------------------------------------
+
+
+def equalise(image: Tensor) -> Tensor:
+    """Spread the 256 levels of each channel evenly; a channel with too few pixels for that stays."""
+    values = (image * _TOP).round().long()
+    channels = torch.arange(len(image), device=image.device)[:, None]
+    flat = values.flatten(1) + _LEVELS * channels
+    counts = torch.bincount(flat.flatten(), minlength=_LEVELS * len(image)).reshape(len(image), _LEVELS)
+    highest = counts.gather(1, values.amax((1, 2))[:, None])
+    step = (counts.sum(1, keepdim=True) - highest) // _TOP
+    before = counts.cumsum(1) - counts
+    table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=_TOP)
+    spread = table.flatten()[flat].reshape(image.shape).to(image.dtype) / _TOP
+    return torch.where(step[:, :, None] == 0, image, spread)
+
+
+def posterise(image: Tensor, bits: int) -> Tensor:
+    """Keep the `bits` highest of the 8 bits of each value; 1 to 8."""
+    kept = 1 << (8 - bits)
+    values = (image * _TOP).round()
+    return (values / kept).floor() * kept / _TOP
+
+
+def colour(image: Tensor, factor: float) -> Tensor:
+    """Saturation: grey for 0, unchanged for 1, stronger above."""
+    return _away_from(_grey(image).expand_as(image), image, factor)
+
+
+def contrast(image: Tensor, factor: float) -> Tensor:
+    """Contrast around the mean grey: none for 0, unchanged for 1, stronger above."""
+    return _away_from(_grey(image).mean(), image, factor)
+
+
+def sharpness(image: Tensor, factor: float) -> Tensor:
+    """Sharpness: smoothed over 3 x 3 pixels for 0, unchanged for 1, sharper above; the border stays."""
+    kernel = image.new_ones(1, 1, 3, 3)
+    kernel[..., 1, 1] = 5
+    smooth = image.clone()
+    if min(image.shape[1:]) >= 3:
+        smooth[:, 1:-1, 1:-1] = F.conv2d(image[:, None], kernel / 13)[:, 0]
+    return _away_from(smooth, image, factor)
+
+
+def _grey(image: Tensor) -> Tensor:
+    return torch.tensordot(image.new_tensor(LUMA), image, 1)[None]
+
+
+def _away_from(origin: Tensor, image: Tensor, factor: float) -> Tensor:
+    return (origin + factor * (image - origin)).clamp(0, 1)
+
+
+def _factor(level: float, sign: float) -> float:
+    # AugMix has 0.1 + 0.18 * level, which makes images almost black at low levels. This has the same ends,
+    # 0.1 and 1.9, at level 10, and changes nothing at level 0.
+    return 1 + 0.09 * sign * level
+
+
+Operation = Callable[[Tensor, float, float], Tensor]
+"""From an image, a level in [0.1, 10] and a sign (-1 or 1) to an image."""
+
+STANDARD: dict[str, Operation] = {
+    "autocontrast": lambda image, level, sign: autocontrast(image),  # noqa: ARG005
+    "equalise": lambda image, level, sign: equalise(image),  # noqa: ARG005
+    "posterise": lambda image, level, sign: posterise(image, max(4 - int(0.4 * level), 1)),  # noqa: ARG005
+    "solarise": lambda image, level, sign: solarize(image, (256 - int(25.6 * level)) / _TOP),  # noqa: ARG005
+}
+"""The photometric operations of AugMix's training set."""
+
+ALL: dict[str, Operation] = STANDARD | {
+    "colour": lambda image, level, sign: colour(image, _factor(level, sign)),
+    "contrast": lambda image, level, sign: contrast(image, _factor(level, sign)),
+    "brightness": lambda image, level, sign: adjust_brightness(image, _factor(level, sign)),
+    "sharpness": lambda image, level, sign: sharpness(image, _factor(level, sign)),
+}
+"""With those that AugMix leaves out because they are part of its benchmark; factors centred at 1."""

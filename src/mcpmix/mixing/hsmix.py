@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mcpmix.core.seeds import numpy_rng, numpy_stream
+from mcpmix.data.augment import LUMA, to_pixels
 from mcpmix.mixing.partner_mixes import blend, require_partners
-from mcpmix.mixing.photometric import GREY, to_pixels
 from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 
 _SIDE = 64  # of the map on which saliency is computed
@@ -162,7 +162,7 @@ def centre_surround(pixels: Tensor) -> Tensor:
     Returns:
         (B, 1, H, W), 0 or more: mean absolute difference of grey between the pixel and the windows around it.
     """
-    weights = torch.tensor(GREY, device=pixels.device, dtype=pixels.dtype)[:, None, None]
+    weights = torch.tensor(LUMA, device=pixels.device, dtype=pixels.dtype)[:, None, None]
     height, width = pixels.shape[2:]
     # Sums over superpixels need no single pixels, and wide windows are cheap on a small map.
     small = (min(height, _SIDE), min(width, _SIDE))

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.seeds import numpy_stream
+from mcpmix.data.augment import to_pixels
 from mcpmix.mixing.partner_mixes import blend, require_partners
-from mcpmix.mixing.photometric import to_pixels
 from mcpmix.mixing.strategy import Batch, FixedStrategy, InputGradient, Search, Term, require
 
 _GRIDS = (2, 4, 8, 16)

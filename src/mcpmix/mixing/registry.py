@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from mcpmix.core.errors import ConfigError, did_you_mean
-from mcpmix.mixing.appearance_mixes import AugMix, PixMix
-from mcpmix.mixing.diffusemix import DiffuseMix
+from mcpmix.mixing.appearance_mixes import AugMix, DiffuseMix, PixMix
 from mcpmix.mixing.hsmix import HSMix
 from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix
 from mcpmix.mixing.partner_mixes import CutMix, GridMix, Mixup, SmoothMix

@@ -25,6 +25,7 @@ from mcpmix.data.augment import (
     draw_crop,
     draw_geometry,
     normalise,
+    to_pixels,
 )
 
 
@@ -291,6 +292,8 @@ def test_normalise_bytes_and_floats_and_back():
     np.testing.assert_allclose(normal.numpy(), (rows / 255 - mean) / std, atol=1e-5)
     assert torch.equal(normalise(images.float() / 255), normal)
     torch.testing.assert_close(denormalise(normal), images.float() / 255)
+    torch.testing.assert_close(to_pixels(normal), images.float() / 255)
+    assert float(to_pixels(torch.full((1, 3, 2, 2), 50.0)).max()) == 1.0
 
 
 # --- crop, blur and all together ---------------------------------------------------------------------------

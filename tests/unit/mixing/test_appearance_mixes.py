@@ -3,13 +3,26 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
-from tests.helpers.batches import make_batch
+from tests.helpers.batches import make_batch, share_batch
 
-from mcpmix.core.errors import ConfigError
+from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.core.seeds import torch_rng
-from mcpmix.mixing import appearance_mixes
-from mcpmix.mixing.appearance_mixes import AugMix, PixMix, add, coefficients, jensen_shannon, multiply
+from mcpmix.data.augment import denormalise, normalise
+from mcpmix.mixing import appearance_mixes as ops
+from mcpmix.mixing.appearance_mixes import (
+    AugMix,
+    DiffuseMix,
+    PixMix,
+    add,
+    coefficients,
+    half_share,
+    jensen_shannon,
+    multiply,
+)
+from mcpmix.mixing.pictures import fractal_picture
+from mcpmix.mixing.strategy import Batch
 
 # --- AugMix ---------------------------------------------------------------------------------------------
 
@@ -234,10 +247,10 @@ def test_rounds_partners_and_starts_are_drawn_as_published(monkeypatch):
 
         return mix
 
-    monkeypatch.setattr(appearance_mixes, "add", spy("add"))
-    monkeypatch.setattr(appearance_mixes, "multiply", spy("multiply"))
+    monkeypatch.setattr(ops, "add", spy("add"))
+    monkeypatch.setattr(ops, "multiply", spy("multiply"))
     white = torch.full((3, 2, 2), 255, dtype=torch.uint8)
-    monkeypatch.setattr(appearance_mixes, "mixing_picture", lambda *_: white)
+    monkeypatch.setattr(ops, "mixing_picture", lambda *_: white)
     strategy, image = PixMix(), torch.full((3, 2, 2), 0.5)
     strategy.operations = {"quarter": lambda x, level, sign: torch.full_like(x, 0.25)}
     draws, rounds, unmixed = np.random.default_rng(2), [], []
@@ -267,7 +280,7 @@ def test_pictures_of_the_set_are_drawn_alike(monkeypatch):
         indices.append(index)
         return torch.zeros(3, height, width, dtype=torch.uint8)
 
-    monkeypatch.setattr(appearance_mixes, "mixing_picture", spy)
+    monkeypatch.setattr(ops, "mixing_picture", spy)
     strategy, draws = PixMix(k=0, pictures=8, seed=7), np.random.default_rng(3)
     for _ in range(400):
         strategy.mixed(torch.full((3, 5, 6), 0.5), draws)
@@ -275,7 +288,7 @@ def test_pictures_of_the_set_are_drawn_alike(monkeypatch):
 
 
 def test_without_pictures_images_mix_with_themselves(monkeypatch):
-    monkeypatch.setattr(appearance_mixes, "mixing_picture", None)  # would fail if called
+    monkeypatch.setattr(ops, "mixing_picture", None)  # would fail if called
     batch = make_batch(3, 16, 16)
     (term,) = PixMix(pictures=0).terms(batch, torch_rng("a"))
     assert not torch.allclose(term.images, batch.images)
@@ -314,3 +327,186 @@ def test_pixmix_settings_that_do_not_fit():
     words = ("k is -1", "beta is 0.0", "severity is 0.0", "pictures is -1", "probability is 2.0")
     assert all(word in str(caught.value) for word in words)
     assert not PixMix.needs_pairs
+
+
+# --- DiffuseMix -----------------------------------------------------------------------------------------
+
+
+def test_halves_and_ramp_by_hand():
+    assert half_share(6, 0.0).tolist() == [0, 0, 0, 1, 1, 1]
+    torch.testing.assert_close(half_share(8, 0.5), torch.tensor([0, 0, 0.125, 0.375, 0.625, 0.875, 1, 1]))
+    published = half_share(256, 20 / 256)
+    assert published[:118].max() == 0
+    assert published[138:].min() == 1
+    assert float(published.sum()) == pytest.approx(128)
+    assert float(half_share(5, 0.0).sum()) == 2  # the middle pixel stays original
+
+
+def test_original_left_or_above_each_as_likely_and_the_mask_stays():
+    strategy, rng, batch = DiffuseMix(fractal=0.0, ramp=0.0), torch_rng("halves"), share_batch(200, 8, 16)
+    real, mixed = strategy.terms(batch, rng)
+    assert torch.equal(real.images, batch.images)
+    assert (real.name, mixed.name) == ("real", "mixed")
+    assert real.weight + mixed.weight == 1
+    assert torch.equal(mixed.targets, batch.masks)
+    beside, above = torch.zeros(8, 16), torch.zeros(8, 16)
+    beside[:, 8:], above[4:] = 1, 1
+    is_beside, is_above = ((mixed.images == share).flatten(1).all(1) for share in (beside, above))
+    assert bool((is_beside ^ is_above).all())
+    assert stats.binomtest(int(is_beside.sum()), 200, 0.5).pvalue > 0.01
+
+
+def test_the_fractal_is_blended_in_pixels():
+    batch = share_batch(1, 32, 32)
+    plain = DiffuseMix(fractal=0.0, ramp=0.0).terms(batch, torch_rng("same"))[1].images
+    mixed = DiffuseMix(fractal=0.2, ramp=0.0, pictures=1, seed=3).terms(batch, torch_rng("same"))[1].images
+    picture = fractal_picture(3, 0, 32, 32) / 255
+    expected = 0.8 * denormalise(plain) + 0.2 * picture
+    torch.testing.assert_close(denormalise(mixed), expected, atol=1e-5, rtol=0)
+
+
+def test_a_fractal_alone_and_no_edit_are_the_extremes():
+    batch = share_batch(2, 16, 16)
+    same = Batch(batch.images, batch.masks, batch.images, batch.ids)
+    assert torch.equal(DiffuseMix(fractal=0.0).terms(same, torch_rng("x"))[1].images, batch.images)
+    alone = DiffuseMix(fractal=1.0, pictures=1).terms(batch, torch_rng("x"))[1].images
+    torch.testing.assert_close(alone[0], normalise(fractal_picture(0, 0, 16, 16) / 255))
+
+
+def test_a_batch_of_one_is_fine_and_one_state_gives_one_result():
+    batch = share_batch(1, 8, 16)
+    results = [DiffuseMix().terms(batch, torch_rng("again"))[1].images for _ in range(2)]
+    assert torch.equal(*results)
+
+
+def test_mistakes_say_what_to_do():
+    with pytest.raises(DataError, match="mcpmix synthesize"):
+        DiffuseMix().terms(make_batch(), torch_rng("x"))
+    with pytest.raises(ConfigError) as caught:
+        DiffuseMix(fractal=2.0, ramp=-1.0, pictures=0)
+    for name in ("fractal", "ramp", "pictures"):
+        assert f"- {name} is" in str(caught.value)
+
+
+# --- the operations against Pillow's, which work on 8 bits ------------------------------------------------
+
+
+def picture(seed=0, height=40, width=56):
+    """Smooth colours with some noise, 8 bits, H,W,3, that leave out the darkest and the lightest levels."""
+    draws = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    channels = [np.sin(3 * rows + k) * np.cos(4 * columns - k) for k in range(3)]
+    values = 120 + 70 * np.stack(channels, -1) + draws.normal(0, 8, (height, width, 3))
+    return values.clip(0, 255).astype(np.uint8)
+
+
+def as_tensor(pixels):
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+
+
+def levels(image):
+    return (image * 255).permute(1, 2, 0).numpy()
+
+
+CASES = {
+    "autocontrast": (ops.autocontrast, ImageOps.autocontrast),
+    "equalise": (ops.equalise, ImageOps.equalize),
+    "posterise 3": (lambda x: ops.posterise(x, 3), lambda x: ImageOps.posterize(x, 3)),
+    "posterise 8": (lambda x: ops.posterise(x, 8), lambda x: ImageOps.posterize(x, 8)),
+    "solarise": (lambda x: ops.solarize(x, 110 / 255), lambda x: ImageOps.solarize(x, 110)),
+    "colour": (lambda x: ops.colour(x, 0.4), lambda x: ImageEnhance.Color(x).enhance(0.4)),
+    "contrast": (
+        lambda x: ops.contrast(x, 1.7),
+        lambda x: ImageEnhance.Contrast(x).enhance(1.7),
+    ),
+    "brightness": (
+        lambda x: ops.adjust_brightness(x, 1.6),
+        lambda x: ImageEnhance.Brightness(x).enhance(1.6),
+    ),
+    "sharpness": (
+        lambda x: ops.sharpness(x, 1.8),
+        lambda x: ImageEnhance.Sharpness(x).enhance(1.8),
+    ),
+    "blur": (lambda x: ops.sharpness(x, 0.1), lambda x: ImageEnhance.Sharpness(x).enhance(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_operations_are_those_of_pillow(name, seed):
+    ours, theirs = CASES[name]
+    pixels = picture(seed)
+    expected = np.asarray(theirs(Image.fromarray(pixels))).astype(float)
+    difference = np.abs(levels(ours(as_tensor(pixels))) - expected)
+    rounding = 0.01 if name.startswith(("posterise", "equalise", "solarise")) else 1.5
+    assert difference.max() <= rounding
+    assert name == "posterise 8" or np.abs(expected - pixels).mean() > 1
+
+
+@pytest.mark.parametrize("operation", [ops.autocontrast, ops.equalise])
+def test_a_flat_image_stays(operation):
+    flat = torch.full((3, 32, 32), 0.4)
+    assert torch.equal(operation(flat), flat)
+
+
+def test_channels_are_equalised_apart():
+    image = as_tensor(picture())
+    image[1] = 0.25
+    result = ops.equalise(image)
+    assert torch.equal(result[1], image[1])
+    assert float(result[0].std()) > float(image[0].std())
+
+
+@pytest.mark.parametrize("operation", [ops.colour, ops.contrast, ops.sharpness])
+def test_factor_one_changes_nothing(operation):
+    image = as_tensor(picture())
+    torch.testing.assert_close(operation(image, 1.0), image)
+
+
+@pytest.mark.parametrize("name", ops.ALL)
+def test_results_stay_in_range_at_any_level_and_size(name):
+    for level in (0.1, 3.0, 10.0):
+        for sign in (-1.0, 1.0):
+            for side in (1, 2, 33):
+                image = as_tensor(picture(2))[:, :side, :side]
+                result = ops.ALL[name](image, level, sign)
+                assert result.shape == image.shape
+                assert 0 <= float(result.min()) <= float(result.max()) <= 1
+
+
+def test_structures_stay_in_place():
+    """A lesion that differs from its surroundings in colour keeps its outline under every operation."""
+    image = torch.full((3, 24, 24), 0.35)
+    image[:, 8:16, 8:16] = torch.tensor([0.75, 0.6, 0.5])[:, None, None]
+    for name, operation in ops.ALL.items():
+        if name != "sharpness":  # reaches one pixel further
+            changed = (operation(image, 3.0, 1.0) - operation(image, 3.0, 1.0)[:, :1, :1]).abs().sum(0) > 1e-4
+            assert torch.equal(changed, image[0] > 0.5), name
+
+
+def test_levels_by_hand():
+    image = as_tensor(picture())
+    for name, expected in {
+        "posterise": ops.posterise(image, 3),  # 4 - int(0.4 * 3)
+        "solarise": ops.solarize(image, 180 / 255),  # 256 - int(76.8)
+        "brightness": image * 0.73,
+        "contrast": ops.contrast(image, 1 - 0.27),
+    }.items():
+        torch.testing.assert_close(ops.ALL[name](image, 3.0, -1.0), expected)
+
+
+def test_the_draw_is_uniform_over_operations_levels_and_signs():
+    seen = []
+    recorders = {
+        name: (lambda image, level, sign, name=name: seen.append((name, level, sign)) or image)
+        for name in "abcd"
+    }
+    strategy, draws = AugMix(severity=3.0), np.random.default_rng(8)
+    strategy.operations = recorders
+    for _ in range(1000):
+        strategy.changed(torch.zeros(3, 2, 2), draws)
+    names, levels_, signs = zip(*seen, strict=True)
+    assert stats.chisquare([names.count(name) for name in "abcd"]).pvalue > 0.01
+    assert stats.kstest(levels_, stats.uniform(0.1, 2.9).cdf).pvalue > 0.01
+    assert set(signs) == {-1.0, 1.0}
+    assert stats.binomtest(signs.count(1.0), 1000).pvalue > 0.01

@@ -7,7 +7,7 @@ from tests.helpers.batches import make_batch
 import mcpmix.mixing.hsmix as module
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.seeds import torch_rng
-from mcpmix.data.augment import normalise
+from mcpmix.data.augment import normalise, to_pixels
 from mcpmix.mixing.hsmix import (
     HSMix,
     centre_surround,
@@ -16,7 +16,6 @@ from mcpmix.mixing.hsmix import (
     superpixels,
     window_mean,
 )
-from mcpmix.mixing.photometric import to_pixels
 from mcpmix.mixing.strategy import Batch, Originals
 
 
