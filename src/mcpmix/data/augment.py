@@ -5,7 +5,7 @@ tensors, one row per sample; kept or written as JSON, they replay exactly.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 import torch
@@ -21,21 +21,8 @@ _TONE = 0.4  # largest relative change of brightness, contrast and saturation at
 _TINT = 0.1  # largest relative change of one channel against the others at strength 1
 
 
-class _Recorded:
-    """Tensors that go to JSON and come back bit for bit."""
-
-    def as_json(self) -> dict[str, list[Any]]:
-        """Lists of numbers by field."""
-        return {field.name: getattr(self, field.name).tolist() for field in fields(self)}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_json(cls, values: dict[str, list[Any]]) -> Self:
-        """What `as_json` gave."""
-        return cls(**{name: torch.tensor(value) for name, value in values.items()})
-
-
 @dataclass(frozen=True)
-class Geometry(_Recorded):
+class Geometry:
     """Where the pixels of B samples go: first the flips, then rotation and zoom about the centre."""
 
     angle: Tensor  # (B,) float32, degrees, counter-clockwise
@@ -45,7 +32,7 @@ class Geometry(_Recorded):
 
 
 @dataclass(frozen=True)
-class Crop(_Recorded):
+class Crop:
     """The windows of B samples that are kept and enlarged to the whole, after all other moves."""
 
     left: Tensor  # (B,) float32, what is cut off on the left, as a share of the width
@@ -54,14 +41,14 @@ class Crop(_Recorded):
 
 
 @dataclass(frozen=True)
-class Blur(_Recorded):
+class Blur:
     """How unsharp B samples become: (B,) float32 standard deviations in pixels; 0 changes nothing."""
 
     sigma: Tensor
 
 
 @dataclass(frozen=True)
-class Colour(_Recorded):
+class Colour:
     """Changes of colour of B samples, as relative differences: 0 changes nothing."""
 
     brightness: Tensor  # (B,) float32
@@ -201,16 +188,20 @@ class Augmentation:
 
     def as_json(self) -> dict[str, dict[str, list[Any]]]:
         """Lists of numbers by part and field."""
-        return {field.name: getattr(self, field.name).as_json() for field in fields(self)}
+        return {
+            part: {name: values.tolist() for name, values in tensors.items()}
+            for part, tensors in asdict(self).items()
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, dict[str, list[Any]]]) -> Self:
         """What `as_json` gave, bit for bit."""
+        kinds: dict[str, Any] = {"geometry": Geometry, "crop": Crop, "blur": Blur, "colour": Colour}
         return cls(
-            Geometry.from_json(values["geometry"]),
-            Crop.from_json(values["crop"]),
-            Blur.from_json(values["blur"]),
-            Colour.from_json(values["colour"]),
+            **{
+                part: kind(**{name: torch.tensor(numbers) for name, numbers in values[part].items()})
+                for part, kind in kinds.items()
+            }
         )
 
 

@@ -207,18 +207,10 @@ def test_switching_one_setting_off_leaves_the_others():
     assert torch.equal(rng.get_state(), other.get_state())
 
 
-def test_recorded_parameters_replay_exactly():
+def test_the_same_stream_draws_the_same():
     image = pictures(8, 3, 32, 32)
-    moves, colours = draw_geometry(8, torch_rng("x"), **DRAWN), draw_colour(8, torch_rng("y"), 0.7)
-    first = apply_colour(colours, apply_geometry(moves, image))
-    text = json.dumps({"geometry": moves.as_json(), "colour": colours.as_json()})
-    record = json.loads(text)
-    again_moves, again_colours = Geometry.from_json(record["geometry"]), Colour.from_json(record["colour"])
-    assert again_moves.hflip.dtype == torch.bool
-    assert torch.equal(apply_colour(again_colours, apply_geometry(again_moves, image)), first)
-    assert torch.equal(
-        apply_geometry(draw_geometry(8, torch_rng("x"), **DRAWN), image), apply_geometry(moves, image)
-    )
+    first, again = (apply_geometry(draw_geometry(8, torch_rng("x"), **DRAWN), image) for _ in range(2))
+    assert torch.equal(first, again)
 
 
 def test_rows_are_independent_of_the_rest_of_the_batch():
@@ -388,6 +380,7 @@ def test_a_whole_augmentation_replays_exactly_from_json():
     picture = pictures(8, 3, 32, 32)
     drawn = draw_augmentation(8, torch_rng("a"), **EVERYTHING)
     again = Augmentation.from_json(json.loads(json.dumps(drawn.as_json())))
+    assert again.geometry.hflip.dtype == torch.bool
     assert torch.equal(again.images(picture), drawn.images(picture))
     assert torch.equal(again.masks(picture), drawn.masks(picture))
 
@@ -397,7 +390,7 @@ def test_crop_and_blur_change_no_draw_of_before():
     moves, tones = draw_geometry(8, rng, **DRAWN), draw_colour(8, rng, 0.5)
     for settings in (EVERYTHING, {**DRAWN, "colour": 0.5}):
         drawn = draw_augmentation(8, torch_rng("d"), **settings)
-        assert drawn.geometry.as_json() == moves.as_json()
-        assert drawn.colour.as_json() == tones.as_json()
+        assert all(torch.equal(value, vars(moves)[name]) for name, value in vars(drawn.geometry).items())
+        assert all(torch.equal(value, vars(tones)[name]) for name, value in vars(drawn.colour).items())
     picture = pictures(8, 3, 16, 16)
     assert torch.equal(drawn.images(picture), apply_colour(tones, apply_geometry(moves, picture)))
