@@ -344,7 +344,7 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
         elif any(mark in name for mark in "/\\\0") or name in (".", ".."):
             found.append(f"the id {name!r} cannot be a file name. Choose another.")
         problems += [f"{row.place}: {text}" for text in found]
-        samples[name] = Sample(name, *files, row.values.get(grouped) or name, source)
+        samples[name] = Sample(name, files[0], files[1], row.values.get(grouped) or name, source)
         if part:
             parts[name] = part
     if problems:

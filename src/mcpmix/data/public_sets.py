@@ -206,7 +206,8 @@ _CVC_FRAMES = 612
 def _load_cvc(root: Path) -> Collection:
     item = entry("cvc-clinicdb")
     frames = {}
-    for image, mask in pair(*locate(root, _CVC_LAYOUTS, item.layout)):
+    images, masks = locate(root, _CVC_LAYOUTS, item.layout)
+    for image, mask in pair(images, masks):
         number = int(image.stem) if image.stem.isdecimal() else 0
         if not 1 <= number <= _CVC_FRAMES:
             raise DataError(
@@ -264,7 +265,8 @@ def _load_isic(root: Path) -> Collection:
 
 def _load_kvasir(root: Path) -> Collection:
     item = entry("kvasir-seg")
-    pairs = pair(*locate(root, [("images", "masks")], item.layout))
+    images, masks = locate(root, [("images", "masks")], item.layout)
+    pairs = pair(images, masks)
     samples = tuple(Sample(image.stem, image, mask, image.stem, item.name) for image, mask in pairs)
     return Collection(
         samples,

@@ -84,8 +84,7 @@ def _of_smp(architecture: str | Callable[..., nn.Module], variant: str, weights:
     import segmentation_models_pytorch as smp
     import timm
 
-    if isinstance(architecture, str):
-        architecture = getattr(smp, architecture)
+    build = getattr(smp, architecture) if isinstance(architecture, str) else architecture
     known, of_timm = variant, variant.startswith(_TIMM)
     names = [name for name in smp.encoders.get_encoder_names() if not name.startswith("timm-")]
     if of_timm:
@@ -98,7 +97,7 @@ def _of_smp(architecture: str | Callable[..., nn.Module], variant: str, weights:
             f"tu-tf_efficientnet_lite0); {did_you_mean(variant, names)}"
         )
     try:
-        network = architecture(encoder_name=variant, encoder_weights=None, in_channels=3, classes=1)
+        network: nn.Module = build(encoder_name=variant, encoder_weights=None, in_channels=3, classes=1)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise ConfigError(f"segmenter.variant: {variant!r} does not work here: {error}") from error
     scale, shift = torch.ones(3), torch.zeros(3)
