@@ -16,7 +16,7 @@ from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
 from mcpmix.core.pixels import Pixels, list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import write_json
-from mcpmix.data.folder import write_csv
+from mcpmix.data.layouts import write_csv
 from mcpmix.metrics.contract import (
     DEFAULT_BAND,
     DEFAULT_RULE,
