@@ -22,8 +22,8 @@ from PIL import Image
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.dataset import build_index
-from mcpmix.data.layouts import scan_folder
 from mcpmix.data.index import Record
+from mcpmix.data.layouts import scan_folder
 from mcpmix.data.sample import Sample, read_image, read_mask, resize_image, resize_mask
 from mcpmix.data.splits import Split
 from mcpmix.phantom import render
