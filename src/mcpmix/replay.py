@@ -21,20 +21,13 @@ from mcpmix.run import run
 
 @dataclass(frozen=True)
 class Remade:
-    """A regenerated counterpart.
+    """A regenerated counterpart."""
 
-    Attributes:
-        image: S,S,3 uint8.
-        seed: of its noise.
-        stored: the file of the bank that it belongs to; None if the bank has none.
-        difference: largest difference from that file in grey levels, 0 if not a bit differs; None without it.
-    """
-
-    image: Pixels
-    seed: int
+    image: Pixels  # S,S,3
+    seed: int  # of its noise
     prompt: str
-    stored: Path | None
-    difference: int | None
+    stored: Path | None  # the file of the bank that it belongs to; None if the bank has none
+    difference: int | None  # largest difference from that file in grey levels, 0 if not a bit differs
 
 
 def remake(config: Config, name: str, replica: int, progress: Progress = SILENT) -> Remade:
@@ -52,9 +45,7 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
         DataError: no training image has this id.
     """
     made = run(config, progress, until="generator")
-    assert made.dataset is not None
-    assert made.depth is not None
-    assert made.generator is not None
+    assert made.dataset is not None and made.depth is not None and made.generator is not None  # noqa: PT018
     records = DatasetIndex.read(made.dataset).part("train")
     chosen = [record for record in records if record.id == name]
     if not chosen:

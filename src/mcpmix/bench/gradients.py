@@ -39,25 +39,17 @@ class Boundary:
 
     Gradients are those of the objective at the logits, times the number of pixels of a batch: for one term
     of weight 1, prediction minus target. They are taken after the first quarter of the epochs.
-
-    Attributes:
-        flips: percent of steps from one epoch to the next, over pixels, in which the gradient changes sign.
-        mean: mean over pixels of the absolute value of the mean over epochs: what stays of the pull.
-        variance: mean over pixels of the variance over epochs.
-        noise_to_signal: root of the variance over the mean.
-        drift: mean absolute difference between target and mask, in [0, 1].
-        band: width of the transition on validation images in pixels: those with a prediction in (0.1, 0.9)
-            for each pixel of the predicted contour; NaN if nothing is predicted anywhere.
-        dsc: on the validation images after the last epoch, percent.
     """
 
-    flips: float
-    mean: float
-    variance: float
-    noise_to_signal: float
-    drift: float
+    flips: float  # percent of the steps from epoch to epoch, over pixels, in which the gradient changes sign
+    mean: float  # over pixels, of the absolute value of the mean over epochs: what stays of the pull
+    variance: float  # mean over pixels of the variance over epochs
+    noise_to_signal: float  # root of the variance over the mean
+    drift: float  # mean absolute difference between target and mask, in [0, 1]
+    # Width of the transition on validation images in pixels: those with a prediction in (0.1, 0.9) for each
+    # pixel of the predicted contour; NaN if nothing is predicted anywhere.
     band: float
-    dsc: float
+    dsc: float  # on the validation images after the last epoch, percent
 
 
 def still(config: Config, epochs: int) -> Config:
@@ -91,7 +83,17 @@ def analyse(
     }
     write_json(out / "gradients.json", record)
     write_text(out / "gradients.md", to_markdown(found))
-    _draw(found, out / "gradients.png")
+
+    drawn = arms_of(arms)  # bar charts side by side, one bar for each arm
+    figure = Figure(figsize=(10.5, 0.9 + 0.32 * len(drawn)), layout="constrained")
+    axes = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
+    for chart, (quantity, title) in zip(axes, _PANELS.items(), strict=True):
+        values = [getattr(found[arm.name], quantity) for arm in drawn]
+        chart.barh([arm.label for arm in drawn], values, color=[arm.colour for arm in drawn], height=0.7)
+        chart.set_title(title, fontsize=10)
+        chart.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    figure.savefig(out / "gradients.png", dpi=110)
     return found
 
 
@@ -169,10 +171,7 @@ class Recorder:
 
 
 def near_contour(mask: np.ndarray, distance: float = _BAND) -> np.ndarray:
-    """Pixels at most so far from the contour, (H, W) bool; none where a mask has no contour.
-
-    The distance is in pixels, counted from the first pixel of the other side.
-    """
+    """Pixels at most so far from the first of the other side, (H, W) bool; none where there is no contour."""
     inside = np.asarray(mask, dtype=bool)
     if inside.all() or not inside.any():
         return np.zeros_like(inside)
@@ -210,17 +209,3 @@ def to_markdown(found: Mapping[str, Boundary]) -> str:
             f"{row.noise_to_signal:.2f} | {row.drift:.3f} | {row.band:.2f} | {row.dsc:.1f} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def _draw(found: Mapping[str, Boundary], path: Path) -> None:
-    """Bar charts side by side, one bar for each arm, as a PNG."""
-    arms = arms_of(list(found))
-    figure = Figure(figsize=(10.5, 0.9 + 0.32 * len(arms)), layout="constrained")
-    axes = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
-    for chart, (quantity, title) in zip(axes, _PANELS.items(), strict=True):
-        values = [getattr(found[arm.name], quantity) for arm in arms]
-        chart.barh([arm.label for arm in arms], values, color=[arm.colour for arm in arms], height=0.7)
-        chart.set_title(title, fontsize=10)
-        chart.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    figure.savefig(path, dpi=110)

@@ -13,16 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how networks run.
-
-    Attributes:
-        precision: number format of the forward passes under autocast; weights stay float32.
-        reason: why this was chosen, for the log.
-    """
+    """Where and how networks run."""
 
     device: "torch.device"
-    precision: "torch.dtype"
-    reason: str
+    precision: "torch.dtype"  # of the forward passes under autocast; weights stay float32
+    reason: str  # why this was chosen, for the log
 
     def autocast(self) -> AbstractContextManager[object]:
         """Context for forward passes: mixed precision where it was chosen."""
@@ -47,7 +42,15 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
     """
     import torch
 
-    chosen = _choose_device(device)
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    try:
+        chosen = torch.device(("cuda" if cuda else "mps" if mps else "cpu") if device == "auto" else device)
+        if device != "auto":
+            torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"runtime.device: {device!r} cannot be used here ({error}). Try auto or cpu."
+        ) from error
     if precision != "auto":
         dtype: torch.dtype = getattr(torch, precision)
         reason = f"{precision} as configured"
@@ -62,23 +65,6 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
     torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
     return Runtime(chosen, dtype, f"{chosen}, {reason}")
-
-
-def _choose_device(name: str) -> "torch.device":
-    import torch
-
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"runtime.device: {name!r} cannot be used here ({error}). Try auto or cpu."
-        ) from error
-    return device
 
 
 def core_count() -> int:

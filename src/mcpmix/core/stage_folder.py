@@ -45,18 +45,12 @@ def file_digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class StageKey:
-    """All that a stage's result depends on.
-
-    Attributes:
-        settings: the part of the configuration that it reads, as JSON values.
-        inputs: digests of the artefacts it reads, by name.
-        seed: root of its random streams.
-    """
+    """All that a stage's result depends on."""
 
     stage: str
-    settings: Mapping[str, Any]
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    seed: int = 0
+    settings: Mapping[str, Any]  # the part of the configuration that it reads, as JSON values
+    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of the artefacts it reads, by name
+    seed: int = 0  # root of its random streams
 
     def as_json(self) -> dict[str, Any]:
         """A plain dictionary that survives JSON unchanged."""

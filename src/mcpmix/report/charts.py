@@ -4,12 +4,12 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -42,6 +42,8 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **{"axes.grid": True, "grid.color": _INK, "grid.alpha": 0.13, "grid.linewidth": 0.5},
+    "axes.axisbelow": True,
 }
 _WIDTH = 4.1  # inches
 _MARKED_EPOCHS = 24  # there is no room for more markers on a line
@@ -218,8 +220,7 @@ def curve_chart(
         log: whether the vertical axis is logarithmic, if all values allow it.
         mark: an epoch to mark by a vertical line.
     """
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, 2.7), layout="constrained")
+    with new_figure(_WIDTH, 2.7) as figure:
         axes = figure.subplots()
         for arm, seeds in curves:
             style: dict[str, Any] = (
@@ -240,7 +241,7 @@ def curve_chart(
             axes.yaxis.set_minor_formatter(NullFormatter())
         if mark is not None:
             axes.axvline(mark, color=_INK, linewidth=0.6, linestyle=":")
-        return _svg(figure, axes, name)
+        return svg_of(figure, name)
 
 
 def group_chart(
@@ -255,8 +256,7 @@ def group_chart(
 
     The name is unique in the page, and the prefix of all ids; `zero` marks 0, for differences.
     """
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, min(7.0, 0.9 + 0.23 * len(groups))), layout="constrained")
+    with new_figure(_WIDTH, min(7.0, 0.9 + 0.23 * len(groups))) as figure:
         axes = figure.subplots()
         for place, (arm, values) in enumerate(arms):
             shift = _SPREAD * ((place + 0.5) / len(arms) - 0.5)
@@ -275,13 +275,18 @@ def group_chart(
         axes.set_xlabel(xlabel)
         if zero:
             axes.axvline(0, color=_INK, linewidth=0.8)
-        return _svg(figure, axes, name)
+        return svg_of(figure, name)
 
 
-def _svg(figure: Figure, axes: Axes, name: str) -> str:
-    """A chart as part of a page: no own size, ids that are unique, no style that leaks out."""
-    axes.grid(visible=True, color=_INK, alpha=0.13, linewidth=0.5)
-    axes.set_axisbelow(True)
+@contextmanager
+def new_figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of so many inches, to be drawn and saved in the style of the pages."""
+    with mpl.rc_context(_STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def svg_of(figure: Figure, name: str) -> str:
+    """A chart as part of a page: no own size, ids that begin with the name, no style that leaks out."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with warnings.catch_warnings():

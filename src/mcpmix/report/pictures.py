@@ -35,16 +35,10 @@ _BANK = {  # pictures that synthesis draws, and what they show
 
 @dataclass(frozen=True)
 class Tile:
-    """A picture with contours, a caption and a text alternative.
+    """A picture with contours, a caption and a text alternative."""
 
-    Attributes:
-        uri: `data:` URI of the picture, perhaps reduced.
-        width: pixels of the picture that the contours refer to.
-        height: likewise.
-    """
-
-    uri: str
-    width: int
+    uri: str  # `data:` URI of the picture, perhaps reduced
+    width: int  # pixels of the picture that the contours refer to, as is `height`
     height: int
     contours: Sequence[Contour]
     caption: str
@@ -55,10 +49,14 @@ def make_tile(image: Pixels, contours: Sequence[Contour], caption: str, alt: str
     """A tile of an (H, W, 3) image, embedded with at most `side` pixels on its longest side."""
     picture = Image.fromarray(image)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return Tile(jpeg_uri(picture), image.shape[1], image.shape[0], contours, caption, alt)
+
+
+def jpeg_uri(picture: Image.Image) -> str:
+    """A picture within a page: a `data:` URI."""
     buffer = io.BytesIO()
     picture.save(buffer, format="JPEG", quality=_QUALITY, subsampling=0)
-    uri = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    return Tile(uri, image.shape[1], image.shape[0], contours, caption, alt)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def contour_path(mask: npt.NDArray[np.generic]) -> str:
@@ -132,15 +130,12 @@ def bank_tiles(folder: Path) -> list[Tile]:
 
 
 def pick_cases(values: Mapping[str, float], each: int) -> list[tuple[str, str]]:
-    """Choose images to show: those with the highest, the middle and the lowest values; none twice.
+    """Choose at most `each` images with the highest, the middle and the lowest values; none twice.
 
-    Args:
-        values: image id to value; NaN is left out. Ties go by id.
-        each: how many of each kind.
+    NaN is left out, ties go by id.
 
     Returns:
-        Kind ("best", "median" or "worst") and id: the best in falling order, then the median ones, then the
-        worst, the very worst last.
+        Kind ("best", "median" or "worst") and id, in falling order: the very worst last.
     """
     order = sorted((name for name in values if not math.isnan(values[name])), key=lambda n: (-values[n], n))
     each = min(each, math.ceil(len(order) / 3))
