@@ -318,7 +318,7 @@ class RLAConfig(Section):
     mu: float = Field(default=1.0, ge=0)
     """Weight of the discrepancy above its margin."""
     tau0: PositiveFloat | Literal["auto"] = "auto"
-    """Margin at the start; auto: mean discrepancy of the first batches at s = s_max."""
+    """Margin at the start; auto: mean discrepancy over an epoch, with shares as in training, up to s_max."""
     lambda_s: float = Field(default=1e-3, ge=0)
     lambda_rho: float = Field(default=1e-3, ge=0)
     controller: Literal["network", "scalar"] = "network"
@@ -332,6 +332,8 @@ class RLAConfig(Section):
     """Prior of rho at the start; none: rho_max."""
     mmd_every: PositiveInt = 1
     """Evaluate the discrepancy on every k-th step."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Of the running mean of the discrepancy, which the margin limits; 0: that of each batch (paper)."""
     root: bool = False
     """Whether the discrepancy is the MMD instead of its square."""
     bandwidths: tuple[PositiveFloat, ...] = Field(default=(1.0,), min_length=1)

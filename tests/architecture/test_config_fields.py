@@ -116,7 +116,7 @@ def test_every_setting_is_read_outside_the_configuration():
 def test_classes_that_users_call_have_the_defaults_of_the_configuration():
     settings = RLAConfig().model_dump(exclude={"features"})
     named = {"rho": settings["fixed_rho"], "gate_lr": settings["gate_learning_rate"]}
-    for function, count in ((RLA, 12), (RLAMix, 2), (UniformMix, 2), (StepwiseMix, 1), (CosineMix, 1)):
+    for function, count in ((RLA, 13), (RLAMix, 2), (UniformMix, 2), (StepwiseMix, 1), (CosineMix, 1)):
         defaults = {
             name: parameter.default
             for name, parameter in inspect.signature(function).parameters.items()

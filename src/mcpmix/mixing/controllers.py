@@ -7,7 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from mcpmix.core.errors import ConfigError
 from mcpmix.core.seeds import torch_rng
+
+_GATE_TRAVEL = 3.5  # logits in a run, at the automatic learning rate: enough to anneal, not to collapse
 
 SIGNALS = 5
 """Inputs of a controller, each in [-1, 1]: progress t/T, L_real, L_mix, D_t and tau_t."""
@@ -18,6 +21,17 @@ class Controller(nn.Module, ABC):
 
     travel: ClassVar[float]
     """About how many logits N Adam steps at learning rate 1/N move under gradients of constant sign."""
+
+    def learning_rate(self, steps: int) -> float:
+        """For Adam or AdamW: about 3.5 logits in so many steps, for a gradient that never changes sign.
+
+        With less, a short run does not anneal; with more, rho falls to nothing by mid-training.
+        """
+        if steps < 1:
+            raise ConfigError(
+                f"RLA.gate_learning_rate: steps is {steps}; expected the length of the run, >= 1."
+            )
+        return _GATE_TRAVEL / (self.travel * steps)
 
     @abstractmethod
     def forward(self, signals: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,6 +87,42 @@ class NetworkController(Controller):
         return psi, zeta
 
 
+def newest_weight(count: Tensor, momentum: float) -> Tensor:
+    """Weight of the newest of `count` values in a running mean, where each keeps `momentum` of its weight.
+
+    A plain mean of the first values, then an exponential one: no bias towards a starting value.
+    """
+    return torch.clamp(1.0 / count.clamp(min=1.0), min=1.0 - momentum)
+
+
+class RunningMean(nn.Module):
+    """Running mean of a number, kept in buffers, so that a resumed run continues exactly.
+
+    Args:
+        momentum: Share of its weight that a value keeps when the next one comes, in [0, 1); 0: the last one.
+    """
+
+    value: Tensor
+    count: Tensor
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("value", torch.tensor(math.nan))
+        self.register_buffer("count", torch.tensor(0.0))
+
+    @torch.no_grad()
+    def forward(self, new: Tensor) -> Tensor:
+        """The mean with this value, both 0-d; stored in training mode only."""
+        new = new.to(self.value)
+        mean = torch.lerp(self.value, new, newest_weight(self.count + 1, self.momentum))
+        mean = torch.where(self.value.isnan(), new, mean)
+        if self.training:
+            self.value.copy_(mean)
+            self.count += 1
+        return mean
+
+
 CONTROLLERS: dict[str, type[Controller]] = {"network": NetworkController, "scalar": ScalarController}
 
 
@@ -106,9 +156,7 @@ class Statistics(nn.Module):
         ratio = self.running[2] if discrepancy is None else discrepancy.detach().to(self.running) / scale
         values = torch.stack([real / self.first_loss, mixed / self.first_loss, ratio])
         self.counts += torch.tensor([1.0, 1.0, float(measured)]).to(self.counts)
-        # A plain mean of the first values, then an exponential one: no bias towards the starting value.
-        weight = torch.clamp(1.0 / self.counts.clamp(min=1.0), min=1.0 - self.MOMENTUM)
-        self.running.copy_(torch.lerp(self.running, values, weight))
+        self.running.copy_(torch.lerp(self.running, values, newest_weight(self.counts, self.MOMENTUM)))
 
     def signals(self, progress: Tensor, decay: Tensor) -> Tensor:
         """The inputs of a controller, (5,), each in [-1, 1] for losses that are not negative.

@@ -2,19 +2,20 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ConfigError, DataError, TrainingError
-from mcpmix.mixing.controllers import CONTROLLERS, Statistics
+from mcpmix.core.seeds import torch_rng
+from mcpmix.mixing.controllers import CONTROLLERS, RunningMean, Statistics
+from mcpmix.mixing.frozen_features import FeatureExtractor, FrozenFeatures
 from mcpmix.mixing.mcpmix import cosine_decay, mix, paired_terms
-from mcpmix.mixing.mmd import FeatureExtractor, FrozenFeatures, mmd
+from mcpmix.mixing.mmd import mmd
 from mcpmix.mixing.strategy import Batch, Strategy, Term, require
 
-_GATE_TRAVEL = 3.5  # logits in a run, at the automatic learning rate: enough to anneal, not to collapse
 _COLLAPSE = 0.05  # share of rho_max below which the mixed images teach nothing
 
 
@@ -24,9 +25,9 @@ class RLALoss(NamedTuple):
     total: Tensor
     """`(1 - rho) L_real + rho L_mix + distribution + prior`."""
     discrepancy: Tensor
-    """D_t, the latest one measured; nan before the first, or without features."""
+    """D_t of a batch, the latest one measured; nan before the first, or without features."""
     distribution: Tensor
-    """`mu [D_t - tau_t]_+`; 0 on steps that do not measure D_t."""
+    """`mu [mean D_t - tau_t]_+`, with the gradient of the batch's D_t; 0 on steps that do not measure it."""
     prior: Tensor
     """`lambda_rho (rho - rho_prior)^2 + lambda_s (s - s_prior)^2`."""
 
@@ -37,6 +38,10 @@ class RLA(nn.Module):
     `s = s_max sigmoid(zeta)` and `rho = rho_max sigmoid(psi)` start at half of their bounds. Call
     `set_epoch` each epoch, `mix` and `loss` each step, and give `gate_parameters()` to the optimiser in a
     group of their own, with `gate_learning_rate` and without weight decay.
+
+    The margin is compared with the running mean of D_t, since D_t of one small batch scatters by about its
+    own size: in value the distribution term is `mu [mean D_t - tau_t]_+`, and its gradient is that of
+    `mu D_t` of the batch while the mean is above the margin, 0 otherwise.
 
     Args:
         epochs: T, the epochs over which margin and priors anneal.
@@ -54,6 +59,8 @@ class RLA(nn.Module):
         rho_prior_max: The prior on rho at the start, in [0, 1]. None: `rho_max`.
         mmd_every: Measure D_t on every k-th call only. On these the distribution term counts k times, so the
             mean gradient is the same at a k-th of the cost of phi.
+        momentum: Of the running mean of D_t over the steps that measure it, in [0, 1). 0: the margin is
+            compared with the D_t of each batch, as the paper writes it.
         root: D_t is MMD instead of its square.
         bandwidths: Multiples of the median bandwidth; the kernel is the mean over them.
 
@@ -84,6 +91,7 @@ class RLA(nn.Module):
         s_prior_max: float | None = None,
         rho_prior_max: float | None = None,
         mmd_every: int = 1,
+        momentum: float = 0.9,
         root: bool = False,
         bandwidths: Sequence[float] = (1.0,),
     ) -> None:
@@ -93,12 +101,13 @@ class RLA(nn.Module):
         self.lambda_s, self.lambda_rho = lambda_s, lambda_rho
         self.s_prior_max = s_max if s_prior_max is None else s_prior_max
         self.rho_prior_max = rho_max if rho_prior_max is None else rho_prior_max
-        self.root, self.bandwidths = root, tuple(bandwidths)
+        self.momentum, self.root, self.bandwidths = momentum, root, tuple(bandwidths)
         start = math.nan if tau0 == "auto" else tau0
         checks = {
             f"epochs is {epochs}; expected 1 or more": epochs >= 1,
             f"tail_epochs is {tail_epochs}; expected 0 or more": tail_epochs >= 0,
             f"mmd_every is {mmd_every}; expected 1 or more": mmd_every >= 1,
+            f"momentum is {momentum}; expected a value in [0, 1)": 0 <= momentum < 1,
             f"tau0 is {tau0}; expected 0 or more, or 'auto'": not start < 0,
             "features is None; give a feature extractor, or set mu=0": features is not None or mu == 0,
             f"controller is {controller!r}; expected {' or '.join(CONTROLLERS)}": controller in CONTROLLERS,
@@ -113,7 +122,7 @@ class RLA(nn.Module):
         require("RLA", checks)
         self.features = None if features is None else FrozenFeatures(features)
         self.controller = CONTROLLERS[controller]()
-        self.statistics = Statistics()
+        self.statistics, self.mean_discrepancy = Statistics(), RunningMean(self.momentum)
         self.register_buffer("epoch", torch.tensor(0))
         self.register_buffer("calls", torch.tensor(0))
         self.register_buffer("tau0", torch.tensor(start))
@@ -205,7 +214,9 @@ class RLA(nn.Module):
         return mix(real, synthetic, (self.s * relative.to(real)).clamp(max=self.s_max))
 
     def loss(self, loss_real: Tensor, loss_mix: Tensor, real: Tensor, mixed: Tensor) -> RLALoss:
-        """The objective of one step. In training mode it also updates the signals of the controller.
+        """The objective of one step.
+
+        In training mode it also updates the signals of the controller and the running mean of D_t.
 
         Args:
             loss_real: Mean segmentation loss of the real images, 0-d.
@@ -219,15 +230,16 @@ class RLA(nn.Module):
         psi, zeta = self.gates()
         self._check_step(loss_real, loss_mix, mixed, zeta)
         rho, s = self.rho_max * torch.sigmoid(psi), self.s_max * torch.sigmoid(zeta)
-        measured = None
+        measured, distribution = None, torch.zeros_like(self.decay)
         if self.measures:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.mu > 0):
                 measured = self._discrepancy(real, mixed)
-        distribution = torch.zeros_like(self.decay)
-        if measured is not None and self.mu > 0:
-            # relu, not clamp: its gradient at D = tau is 0, as in the paper's indicator of D > tau.
-            times = self.mmd_every if self.training else 1
-            distribution = times * self.mu * torch.relu(measured - self.tau)
+            level = self.mean_discrepancy(measured)
+            if self.mu > 0:
+                times = self.mmd_every if self.training else 1
+                level = level + (measured - measured.detach())  # the mean's value with the batch's gradient
+                # relu, not clamp: its gradient at D = tau is 0, as in the paper's indicator of D > tau.
+                distribution = times * self.mu * torch.relu(level - self.tau)
         prior = self.lambda_rho * (rho - self.rho_prior) ** 2 + self.lambda_s * (s - self.s_prior) ** 2
         total = (1.0 - rho) * loss_real + rho * loss_mix + distribution + prior
         if self.training:
@@ -239,15 +251,24 @@ class RLA(nn.Module):
         return RLALoss(total, discrepancy, distribution, prior)
 
     @torch.no_grad()
-    def calibrate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-        """Set tau0 to the mean discrepancy of some `(real, synthetic)` batches at `s = s_max`, and return it.
+    def calibrate(
+        self, batches: Iterable[tuple[Tensor, Tensor]], relative: Callable[[int], Tensor] | None = None
+    ) -> float:
+        """Set tau0 to the mean discrepancy of `(real, synthetic)` batches at the largest share; return it.
 
-        They are (B, 3, H, W) each, of the training data and batch size.
+        Args:
+            batches: (B, 3, H, W) each, of the training data and batch size. One batch scatters by about its
+                own size: give twenty or more, an epoch if it is not too long.
+            relative: For training whose samples take shares of their own: draws the shares of B samples, as
+                factors (B,) of s_max in [0, 1]. None: all take s_max.
 
         Raises:
             DataError: If there is no batch, or the features see no difference.
         """
-        values = [float(self._discrepancy(real, mix(real, fake, self.s_max))) for real, fake in batches]
+        values = []
+        for real, fake in batches:
+            share = self.s_max if relative is None else self.s_max * relative(len(real))
+            values.append(float(self._discrepancy(real, mix(real, fake, share))))
         mean = sum(values) / len(values) if values else math.nan
         if not 0.0 < mean < math.inf:
             raise DataError(
@@ -264,16 +285,9 @@ class RLA(nn.Module):
     def gate_learning_rate(self, steps: int, lr: float | Literal["auto"] = "auto") -> float:
         """The learning rate of the gates for Adam or AdamW, in a run of so many steps, tail included.
 
-        "auto" lets a gate whose gradient never changes sign travel about 3.5 logits in the run: with less, a
-        short run does not anneal; with more, rho falls to nothing by mid-training.
+        "auto" lets them travel about 3.5 logits in the run, as `Controller.learning_rate` explains.
         """
-        if lr != "auto":
-            return lr
-        if steps < 1:
-            raise ConfigError(
-                f"RLA.gate_learning_rate: steps is {steps}; expected the length of the run, >= 1."
-            )
-        return _GATE_TRAVEL / (self.controller.travel * steps)
+        return self.controller.learning_rate(steps) if lr == "auto" else lr
 
     def _discrepancy(self, real: Tensor, mixed: Tensor) -> Tensor:
         if self.features is None:
@@ -335,9 +349,18 @@ class RLAMix(Strategy):
         self._steps: dict[str, list[Tensor]] = defaultdict(list)  # what the log gives the means of
 
     def prepare(self, batches: Iterable[Batch]) -> None:
-        """Measure the margin on these batches, if it is "auto" and still unknown."""
+        """Measure the margin on these batches, if it is "auto" and still unknown.
+
+        The shares are drawn around a common s as in training, with the s at which the largest is s_max: all
+        are s_max without spread, as in the paper, and U[0, s_max] with full spread, with which training
+        starts. At s_max for every sample, the margin of full spread would be above all that training shows.
+        """
         if self.rla.needs_calibration:
-            self.rla.calibrate((batch.images, batch.pairs()) for batch in batches)
+            rng = torch_rng("mcpmix.mixing", "rla margin")
+            self.rla.calibrate(
+                ((batch.images, batch.pairs()) for batch in batches),
+                lambda count: self._relative(count, rng) / (1 + self.spread),
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch, from 1 to the end of the tail."""
@@ -346,9 +369,7 @@ class RLAMix(Strategy):
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """The real and the mixed images, with their learnt weights."""
-        relative = None
-        if self.spread > 0:
-            relative = 1 + self.spread * (2 * torch.rand(len(batch.images), generator=rng) - 1)
+        relative = self._relative(len(batch.images), rng) if self.spread > 0 else None
         return paired_terms(batch, self.rla.mix(batch.images, batch.pairs(), relative), self.rla.rho)
 
     def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:
@@ -361,6 +382,7 @@ class RLAMix(Strategy):
         step["prior"] = result.prior
         if measures:
             step["discrepancy"] = result.discrepancy
+            step["discrepancy_mean"] = self.rla.mean_discrepancy.value.clone()
             # As the paper writes it: without the factor that makes up for the steps that do not measure.
             step["distribution"] = result.distribution / (self.rla.mmd_every if self.training else 1)
         for name, value in step.items():
@@ -375,7 +397,8 @@ class RLAMix(Strategy):
     def log(self) -> dict[str, float]:
         """Means over the steps of the epoch, the gates at its end, the margin and the priors.
 
-        Discrepancy and distribution term are means over the steps that measured them, and absent if none did.
+        Discrepancy (of batches, and its running mean, which is compared with the margin) and distribution
+        term are means over the steps that measured them, and absent if none did.
         """
         rla = self.rla
         values = {name: torch.stack(found).mean() for name, found in self._steps.items()}
@@ -392,3 +415,7 @@ class RLAMix(Strategy):
             f"{int(self.rla.epoch)} of {self.rla.epochs}: the mixed images no longer teach anything. Lower "
             "gate_lr, or look at the pairs: L_mix stays far above L_real."
         ]
+
+    def _relative(self, count: int, rng: torch.Generator) -> Tensor:
+        """The shares of so many samples as factors of s, (count,): 1 + spread U[-1, 1]."""
+        return 1 + self.spread * (2 * torch.rand(count, generator=rng) - 1)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,9 @@ from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.segmenter.arms import Inputs, arm_strategy
 
 CHECKPOINT = "checkpoint.safetensors"
-_CALIBRATION_BATCHES = 4
+# A strategy prepares on the batches of one epoch, within these bounds: the discrepancy of a batch scatters by
+# almost its own size, so the three batches of the demo's epoch would give a margin that is half chance.
+_FEWEST_PREPARED, _MOST_PREPARED = 20, 50
 
 T = TypeVar("T")
 
@@ -105,9 +108,10 @@ class Trainer:
         """Run the epochs that are left; a checkpoint after each one."""
         done = self._restore()
         if done == 0:
-            # Batches of the first epochs, as training will see them; made only if the strategy takes them.
-            epochs = (min(1 + index, self.epochs) for index in range(_CALIBRATION_BATCHES))
-            self.strategy.prepare(next(self._batches(epoch)) for epoch in epochs)
+            # Batches as training will see them; made only if the strategy takes them.
+            batches = chain.from_iterable(self._batches(epoch) for epoch in range(1, self.epochs + 1))
+            count = min(max(self.steps_per_epoch, _FEWEST_PREPARED), _MOST_PREPARED)
+            self.strategy.prepare(islice(batches, count))
         title = f"{self.folder.parent.name} seed {self.seed}"
         with progress.track(title, self.epochs, done) as advance:
             for epoch in range(done + 1, self.epochs + 1):

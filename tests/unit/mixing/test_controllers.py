@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mcpmix.core.errors import ConfigError
-from mcpmix.mixing.controllers import CONTROLLERS, SIGNALS, Statistics
+from mcpmix.mixing.controllers import CONTROLLERS, SIGNALS, RunningMean, Statistics
 from mcpmix.mixing.rla import RLA
 
 
@@ -118,3 +118,25 @@ def test_signals_stay_between_minus_one_and_one(loss):
     assert signals[0] == -1.0
     assert signals[-1] == 1.0
     assert bool((signals.abs() <= 1.0).all())
+
+
+# --- the running mean ---------------------------------------------------------------------------------------
+
+
+def test_a_running_mean_is_plain_at_first_and_then_exponential():
+    mean = RunningMean(momentum=0.7)
+    assert mean.value.isnan()
+    values = [4.0, 2.0, 6.0, 14.0, 0.0]
+    # Weights of the newest: 1, 1/2, 1/3, and from then on 0.3 where 1/4 would be less.
+    expected = [4.0, 3.0, 4.0, 7.0, 4.9]
+    assert [float(mean(torch.tensor(value))) for value in values] == pytest.approx(expected)
+    assert (float(mean.value), float(mean.count)) == pytest.approx((4.9, 5))
+    mean.eval()
+    assert float(mean(torch.tensor(14.9))) == pytest.approx(7.9)
+    assert (float(mean.value), float(mean.count)) == pytest.approx((4.9, 5))
+
+
+def test_without_momentum_the_mean_is_the_last_value_to_the_bit():
+    mean = RunningMean(momentum=0.0).double()
+    for value in torch.rand(5, dtype=torch.float64):
+        assert torch.equal(mean(value), value)

@@ -205,6 +205,79 @@ def test_root_and_bandwidths_reach_the_discrepancy():
     assert float(out.discrepancy.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
 
 
+# --- the margin and the running mean of D -----------------------------------------------------------------
+
+
+def uneven_steps(rla, strengths):
+    """One step for each strength of the difference between real and synthetic; their results and true D."""
+    real, synthetic, masks = pairs()
+    segmenter, phi, results = small_segmenter(), small_phi(), []
+    for strength in strengths:
+        fake = torch.lerp(real, synthetic, strength)
+        with torch.no_grad():
+            distance = float(mmd(phi(rla.mix(real, fake)), phi(real)))
+        results.append((distance, step(rla, segmenter, real, fake, masks)[2]))
+    return results
+
+
+def test_the_margin_is_compared_with_the_running_mean():
+    rla = RLA(20, small_phi(), tau0=1e-4, mu=3.0, momentum=0.5).double()
+    rla.set_epoch(10)
+    (a, first), (b, second), (c, third), (d, fourth) = uneven_steps(rla, (1.0, 0.2, 0.6, 0.1))
+    means = [a, (a + b) / 2, (a + b) / 4 + c / 2, (a + b) / 8 + c / 4 + d / 2]
+    results = (first, second, third, fourth)
+    assert [float(out.discrepancy.detach()) for out in results] == pytest.approx([a, b, c, d])
+    expected = [3.0 * (mean - 0.5e-4) for mean in means]
+    assert [float(out.distribution.detach()) for out in results] == pytest.approx(expected, rel=1e-9)
+    assert float(rla.mean_discrepancy.value) == pytest.approx(means[-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("mmd_every", [1, 2])
+def test_the_gradient_of_the_margin_is_that_of_the_batch(mmd_every):
+    rla = RLA(20, small_phi(), tau0=1e-4, mu=3.0, controller="scalar", mmd_every=mmd_every).double()
+    rla.set_epoch(10)
+    uneven_steps(rla, (1.0, 0.2, 0.6, 0.1))
+    real, synthetic, _ = pairs()
+    fake = torch.lerp(real, synthetic, 0.3)
+    _, out = uneven_steps(rla, [0.3])[0]
+    (found,) = torch.autograd.grad(out.distribution, rla.controller.zeta)
+    (slope,) = torch.autograd.grad(
+        mmd(small_phi()(rla.mix(real, fake)), small_phi()(real)), rla.controller.zeta
+    )
+    assert float(slope) > 0
+    assert float(found) == pytest.approx(3.0 * mmd_every * float(slope), rel=1e-9)
+
+
+@pytest.mark.parametrize(("momentum", "penalised"), [(0.9, False), (0.0, True)])
+def test_one_batch_that_scatters_does_not_trigger_the_term(momentum, penalised):
+    rla = RLA(20, small_phi(), tau0=0.0, controller="scalar", momentum=momentum).double()
+    rla.set_epoch(20)
+    quiet = [distance for distance, _ in uneven_steps(rla, [0.1] * 9)]
+    real, synthetic, _ = pairs()
+    with torch.no_grad():
+        wild = float(mmd(small_phi()(rla.mix(real, synthetic)), small_phi()(real)))
+    rla.set_epoch(1)
+    rla.tau0.fill_(wild / 2)
+    assert quiet[0] * 0.9 + wild * 0.1 < float(rla.tau) < wild
+    _, out = uneven_steps(rla, [1.0])[0]
+    (gradient,) = torch.autograd.grad(out.distribution, rla.controller.zeta)
+    assert (float(out.distribution.detach()) > 0) is penalised
+    assert (float(gradient) > 0) is penalised
+
+
+def test_a_quiet_batch_still_pulls_while_the_mean_is_above_the_margin():
+    rla = RLA(20, small_phi(), tau0=0.0, controller="scalar").double()
+    rla.set_epoch(1)
+    loud, quiet = 1.0, 0.1
+    uneven_steps(rla, [loud] * 3)
+    with torch.no_grad():
+        rla.tau0.copy_(rla.discrepancy / 4)
+    distance, out = uneven_steps(rla, [quiet])[0]
+    assert distance < float(rla.tau)
+    (gradient,) = torch.autograd.grad(out.distribution, rla.controller.zeta)
+    assert float(gradient) > 0
+
+
 # --- measuring seldom ------------------------------------------------------------------------------------
 
 
@@ -231,6 +304,7 @@ def test_mmd_every_measures_seldom_with_the_same_mean_gradient():
     assert gradients["seldom"] == pytest.approx(gradients["often"], rel=1e-9)
     assert float(out.distribution) == 0.0
     assert float(out.discrepancy) == pytest.approx(float(seldom.discrepancy))
+    assert (float(often.mean_discrepancy.count), float(seldom.mean_discrepancy.count)) == (6, 2)
     seldom.eval()
     with torch.no_grad():
         step(seldom, segmenter, real, synthetic, masks)
@@ -271,6 +345,20 @@ def test_calibrate_takes_the_mean_at_the_largest_share():
     assert float(out.distribution.detach()) == 0.0  # s is below s_max, so D is within the margin at the start
 
 
+def test_calibrate_takes_shares_that_are_drawn_for_each_sample():
+    real, synthetic, _ = pairs(batch=6)
+    phi = small_phi()
+    rla = RLA(20, phi).double()
+    factors = {4: torch.tensor([0.0, 0.5, 1.0, 0.25]), 2: torch.tensor([1.0, 0.1])}
+    batches = [(real[:4], synthetic[:4]), (real[4:], synthetic[4:])]
+    value = rla.calibrate(batches, factors.__getitem__)
+    expected = []
+    for one, other in batches:
+        share = (0.7 * factors[len(one)]).double()[:, None, None, None]
+        expected.append(float(mmd(phi((1 - share) * one + share * other), phi(one))))
+    assert value == pytest.approx(np.mean(expected), rel=1e-6)  # shares are drawn in float32
+
+
 def test_calibration_that_cannot_work_says_why():
     real, _, _ = pairs()
     with pytest.raises(DataError, match="nan over 0 batches"):
@@ -307,7 +395,17 @@ def test_a_lost_graph_and_unreduced_losses_are_refused():
 
 def test_bad_settings_are_listed_together():
     with pytest.raises(ConfigError) as caught:
-        RLA(0, s_max=1.2, rho_max=0.0, mu=-1, tau0=-0.1, lambda_s=float("nan"), mmd_every=0, controller="mlp")
+        RLA(
+            0,
+            s_max=1.2,
+            rho_max=0.0,
+            mu=-1,
+            tau0=-0.1,
+            momentum=1.0,
+            lambda_s=float("nan"),
+            mmd_every=0,
+            controller="mlp",
+        )
     message = str(caught.value)
     for part in (
         "epochs is 0",
@@ -315,6 +413,7 @@ def test_bad_settings_are_listed_together():
         "rho_max is 0.0",
         "mu is -1",
         "tau0 is -0.1",
+        "momentum is 1.0; expected a value in [0, 1)",
         "lambda_s is nan",
     ):
         assert part in message
@@ -357,16 +456,18 @@ def run(rla, optimiser, steps, start):
 
 
 @pytest.mark.parametrize("controller", ["network", "scalar"])
-def test_a_resumed_run_continues_identically(controller):
+@pytest.mark.parametrize("mmd_every", [1, 2])
+def test_a_resumed_run_continues_identically(controller, mmd_every):
     def fresh():
-        settings = {"controller": controller, "mmd_every": 2}
+        settings = {"controller": controller, "mmd_every": mmd_every}
         rla = RLA(10, small_phi(torch.float32), **settings)
         return rla, torch.optim.Adam(rla.gate_parameters(), lr=0.05)
 
     real, synthetic, _ = pairs(torch.float32)
     rla, optimiser = fresh()
-    rla.calibrate([(real, synthetic)])
+    rla.calibrate([(real, 0.2 * synthetic + 0.8 * real)])  # a margin that the mean exceeds
     run(rla, optimiser, 7, 0)
+    assert float(rla.mean_discrepancy.value) > float(rla.tau)
     saved = copy.deepcopy((rla.state_dict(), optimiser.state_dict()))
     expected = run(rla, optimiser, 6, 7)
 
@@ -375,6 +476,7 @@ def test_a_resumed_run_continues_identically(controller):
     other_optimiser.load_state_dict(saved[1])
     assert int(other.epoch) == 3
     assert float(other.tau0) == float(rla.tau0)
+    assert float(other.mean_discrepancy.value) == float(saved[0]["mean_discrepancy.value"])
     assert run(other, other_optimiser, 6, 7) == expected
     assert len({total for total, _, _ in expected}) == 6  # something did change from step to step
 
@@ -420,6 +522,7 @@ def test_rla_objective_is_the_weighted_sum_plus_its_two_terms():
     total = float(strategy.combine(losses, batch, terms).detach())
     log = strategy.log()
     assert log["distribution"] > 0
+    assert log["discrepancy_mean"] == pytest.approx(log["discrepancy"])  # of one step
     expected = (1 - log["rho"]) * 0.5 + log["rho"] * 0.9 + log["distribution"] + log["prior"]
     assert total == pytest.approx(expected)
     assert (log["s"], log["rho"], log["s_prior"]) == pytest.approx((0.35, 0.25, 0.35))
@@ -439,6 +542,25 @@ def test_rla_prepares_its_margin_once_and_keeps_it_in_its_state():
     fixed = built(tau0=0.05)
     fixed.prepare([batch])
     assert float(fixed.rla.tau0) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("spread", "smallest"), [(0.0, 0.7), (0.5, 0.7 / 3), (1.0, 0.0)])
+def test_the_margin_is_measured_with_the_shares_of_training_up_to_the_bound(spread, smallest):
+    """U[s (1 - spread), s (1 + spread)], as in training, at the s for which the upper end is s_max."""
+    seen = []
+    strategy = build_strategy(
+        "mcpmix-rla", epochs=10, features=lambda x: seen.append(x) or x.mean((2, 3)), spread=spread
+    )
+    strategy.prepare([share_batch(500)] * 2)
+    mixed = [images[:, 0, 0, 0] for images in seen[1::2]]  # phi sees the real images first
+    for shares in mixed:
+        assert float(shares.min()) == pytest.approx(smallest, abs=0.01)
+        assert float(shares.max()) == pytest.approx(0.7, abs=0.01)
+        assert float(shares.max()) <= 0.7
+    assert torch.equal(*mixed) is (spread == 0)  # each batch draws its own
+    again = build_strategy("mcpmix-rla", epochs=10, features=lambda x: x.mean((2, 3)), spread=spread)
+    again.prepare([share_batch(500)] * 2)
+    assert torch.equal(again.rla.tau0, strategy.rla.tau0)
 
 
 def test_rla_gates_have_their_own_group():

@@ -176,7 +176,31 @@ def test_calibration_batches_are_made_for_arms_that_calibrate_only(make_config, 
     )
     trainer = train.Trainer(config, made.inputs(config, arm), arm, 0, tmp_path, made.runtime)
     trainer.fit(SILENT)
-    assert len(epochs) == (1 + 4 if arm == "mcpmix-rla" else 1)
+    assert epochs == ([1, 1] if arm == "mcpmix-rla" else [1])
+
+
+@pytest.mark.parametrize(("epochs", "most", "batches"), [(1, 50, 2), (12, 50, 20), (12, 7, 7)])
+def test_a_strategy_prepares_on_an_epoch_within_bounds(
+    make_config, tmp_path, monkeypatch, epochs, most, batches
+):
+    config = make_config(tmp_path, f"train.epochs={epochs}", "train.arms=[mcpmix-rla]")
+    made = run(config, until="inputs")
+    inputs = made.inputs(config, "mcpmix-rla")
+    fitted = train.Trainer(config, inputs, "mcpmix-rla", 0, tmp_path, made.runtime)
+    monkeypatch.setattr(trainer, "_MOST_PREPARED", most)
+    seen = []
+
+    def prepare(given):
+        seen.extend(given)
+        raise KeyboardInterrupt  # the training itself is not of interest
+
+    monkeypatch.setattr(fitted.strategy, "prepare", prepare)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(SILENT)
+    assert len(seen) == batches
+    for step, batch in enumerate(fitted._batches(1)):  # those of the first epoch come first
+        assert torch.equal(seen[step].synthetic, batch.synthetic)
+    assert len({tuple(batch.ids) for batch in seen}) > 1
 
 
 def test_the_log_of_rla_has_means_over_the_epoch(make_config, tmp_path):
