@@ -318,7 +318,7 @@ class RLAConfig(Section):
     mu: float = Field(default=1.0, ge=0)
     """Weight of the discrepancy above its margin."""
     tau0: PositiveFloat | Literal["auto"] = "auto"
-    """Margin at the start; auto: mean discrepancy over an epoch, with shares as in training, up to s_max."""
+    """Margin at the start; auto: mean discrepancy over an epoch with shares as in training at s = s_max."""
     lambda_s: float = Field(default=1e-3, ge=0)
     lambda_rho: float = Field(default=1e-3, ge=0)
     controller: Literal["network", "scalar"] = "network"

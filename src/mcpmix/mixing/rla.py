@@ -254,20 +254,20 @@ class RLA(nn.Module):
     def calibrate(
         self, batches: Iterable[tuple[Tensor, Tensor]], relative: Callable[[int], Tensor] | None = None
     ) -> float:
-        """Set tau0 to the mean discrepancy of `(real, synthetic)` batches at the largest share; return it.
+        """Set tau0 to the mean discrepancy of `(real, synthetic)` batches at `s = s_max`, and return it.
 
         Args:
             batches: (B, 3, H, W) each, of the training data and batch size. One batch scatters by about its
                 own size: give twenty or more, an epoch if it is not too long.
-            relative: For training whose samples take shares of their own: draws the shares of B samples, as
-                factors (B,) of s_max in [0, 1]. None: all take s_max.
+            relative: Draws the factors (B,) that training gives to `mix` for B samples; None if it does not.
 
         Raises:
             DataError: If there is no batch, or the features see no difference.
         """
         values = []
         for real, fake in batches:
-            share = self.s_max if relative is None else self.s_max * relative(len(real))
+            # As in `mix`, where shares stay within the bound.
+            share = self.s_max if relative is None else self.s_max * relative(len(real)).clamp(max=1.0)
             values.append(float(self._discrepancy(real, mix(real, fake, share))))
         mean = sum(values) / len(values) if values else math.nan
         if not 0.0 < mean < math.inf:
@@ -351,15 +351,16 @@ class RLAMix(Strategy):
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Measure the margin on these batches, if it is "auto" and still unknown.
 
-        The shares are drawn around a common s as in training, with the s at which the largest is s_max: all
-        are s_max without spread, as in the paper, and U[0, s_max] with full spread, with which training
-        starts. At s_max for every sample, the margin of full spread would be above all that training shows.
+        Shares are drawn as in training with its gate fully open, s = s_max: the margin starts at the largest
+        discrepancy that training can show, so that nothing is penalised early, as the paper wants it. With
+        s_max for every sample it would be far above that under spread; at the s of the start it would bite
+        from the first step on.
         """
         if self.rla.needs_calibration:
             rng = torch_rng("mcpmix.mixing", "rla margin")
             self.rla.calibrate(
                 ((batch.images, batch.pairs()) for batch in batches),
-                lambda count: self._relative(count, rng) / (1 + self.spread),
+                lambda count: self._relative(count, rng),
             )
 
     def set_epoch(self, epoch: int) -> None:
