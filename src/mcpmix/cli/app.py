@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from mcpmix import __version__
-from mcpmix.cli import data, evaluate, predict, project, stages
+from mcpmix.cli import data, project, segmenters, stages
 from mcpmix.core.errors import McpmixError
 
 # Read by the libraries when they are imported, and inherited by worker processes.
@@ -127,13 +127,13 @@ for _command in (
     stages.finetune,
     stages.synthesize,
     stages.train,
-    evaluate.evaluate,
+    segmenters.evaluate,
     stages.report,
-    predict.predict,
-    predict.export,
+    segmenters.predict,
+    segmenters.export,
 ):
     app.command()(_command)
-app.add_typer(evaluate.analyse, name="analyse")
+app.add_typer(segmenters.analyse, name="analyse")
 app.add_typer(project.models, name="models")
 app.add_typer(data.app, name="data")
 

@@ -2,17 +2,13 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mcpmix.cli.screen import show_table, shown_progress
 from mcpmix.cli.stages import ConfigFile, Overrides
 from mcpmix.core.errors import DataError
-
-if TYPE_CHECKING:
-    from mcpmix.config import Config
-    from mcpmix.data.audit import Audit
 
 
 def init(
@@ -117,7 +113,19 @@ def check(
     for problem in result.problems:
         typer.echo(f"Error: {problem}", err=True)
     if fix is not None:
-        _write_repaired(settings, fix, result.audit, drop_copies)
+        from mcpmix.data.convert import CHANGES, repair_configured
+
+        facts = result.audit.facts if result.audit is not None else None
+        with shown_progress() as progress:
+            changes = repair_configured(
+                settings, fix, facts=facts, drop_copies=drop_copies, progress=progress
+            )
+        for change in changes:
+            typer.echo(change)
+        places = f"data.images={fix / 'images'} data.masks={fix / 'masks'}"
+        groups = f" data.groups={fix / 'groups.csv'}" if (fix / "groups.csv").is_file() else ""
+        typer.echo(f"repaired copy: {fix} ({len(changes)} changes, listed in {CHANGES})")
+        typer.echo(f"to use it: data.source=folder {places}{groups}")
     if result.problems:
         raise typer.Exit(result.exit_code)
     if strict and result.audit is not None and result.audit.warned:
@@ -125,26 +133,6 @@ def check(
         raise typer.Exit(DataError.exit_code)
     command = shlex.join(["mcpmix", "run", str(config), *(overrides or ())])
     typer.echo(f"no problems; next: {command}")
-
-
-def _write_repaired(settings: "Config", out: Path, audit: "Audit | None", drop_copies: bool) -> None:
-    from mcpmix.data.convert import CHANGES, repair_configured
-
-    with shown_progress() as progress:
-        changes = repair_configured(
-            settings,
-            out,
-            facts=audit.facts if audit is not None else None,
-            drop_copies=drop_copies,
-            progress=progress,
-        )
-    for change in changes:
-        typer.echo(change)
-    groups = f" data.groups={out / 'groups.csv'}" if (out / "groups.csv").is_file() else ""
-    typer.echo(f"repaired copy: {out} ({len(changes)} changes, listed in {CHANGES})")
-    typer.echo(
-        f"to use it: data.source=folder data.images={out / 'images'} data.masks={out / 'masks'}{groups}"
-    )
 
 
 models = typer.Typer(no_args_is_help=True, help="List and pin weights.", rich_markup_mode=None)

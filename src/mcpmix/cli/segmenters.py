@@ -1,12 +1,12 @@
-"""Scores of a run's segmenters or of any tool's masks, and short trainings that explain them."""
+"""What segmenters are good for: scores, masks for new images, ONNX; and short trainings that explain them."""
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from mcpmix.cli.screen import shown_progress
+from mcpmix.cli.screen import show_table, shown_progress
 from mcpmix.cli.stages import Overrides, show_runs
 
 
@@ -50,7 +50,6 @@ def evaluate(
         return
     if truth is None or prediction is None:
         raise typer.BadParameter("give a CONFIG, or both --truth and --prediction.")
-    from mcpmix.cli.screen import show_table
     from mcpmix.metrics import score_folder
 
     with shown_progress() as progress:
@@ -83,6 +82,69 @@ def evaluate(
         typer.echo(f"note: {note}")
     if out is not None:
         typer.echo(f"written: {out}")
+
+
+def predict(
+    segmenter: Annotated[Path, typer.Argument(help="Folder of a segmenter, or of a run (its best one).")],
+    images: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    threshold: Annotated[float, typer.Option(help="Probability from which a pixel is lesion.")] = 0.5,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also write probabilities, 16-bit grey.")
+    ] = False,
+    overlay: Annotated[
+        bool, typer.Option("--overlay", help="Also write the images with the outline of the lesion.")
+    ] = False,
+    flips: Annotated[
+        bool, typer.Option("--flips", help="Average over mirror images, at four times the cost.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+) -> None:
+    """Segment new images; a second call adds only what is missing."""
+    from mcpmix.segmenter.predict import predict_files
+
+    with shown_progress() as progress:
+        made, there = predict_files(
+            segmenter,
+            images,
+            out,
+            threshold=threshold,
+            probabilities=probabilities,
+            overlay=overlay,
+            flips=flips,
+            device=device,
+            progress=progress,
+        )
+    kept = f", {there} were there already" if there else ""
+    typer.echo(f"{made} {'image' if made == 1 else 'images'} segmented{kept}: {out}")
+
+
+def export(
+    segmenter: Annotated[Path, typer.Argument(help="Folder of a segmenter, or of a run (its best one).")],
+    out: Annotated[Path, typer.Option(help="The file to write, ending in .onnx.")],
+    verify: Annotated[
+        Path | None,
+        typer.Option(help="Image or folder of images to compare on.", show_default="the run's test images"),
+    ] = None,
+    input_type: Annotated[
+        Literal["uint8", "float32"], typer.Option("--input", help="Format of the image; float32: in [0, 1].")
+    ] = "uint8",
+) -> None:
+    """Write a segmenter as one ONNX file and compare it with torch.
+
+    The file takes images of any size and gives probabilities of the same size.
+    """
+    from mcpmix.segmenter.onnx import export_segmenter
+
+    with shown_progress() as progress:
+        folder, found = export_segmenter(
+            segmenter, out, verify=verify, input_type=input_type, progress=progress
+        )
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, exported from {folder}")
+    typer.echo(
+        f"compared with torch on {found.images} images: probabilities differ by at most "
+        f"{found.difference:.1e}, masks in {found.flipped} of {found.pixels} pixels"
+    )
 
 
 analyse = typer.Typer(no_args_is_help=True, help="Short trainings that measure why something happens.")

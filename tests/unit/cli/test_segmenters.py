@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mcpmix.networks.segmenter import build_segmenter, save_segmenter
+
 
 @pytest.fixture
 def folders(tmp_path):
@@ -110,3 +112,100 @@ def test_mistakes(analyse, tmp_path, arguments, text):
     assert text in done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def segmenter(tmp_path):
+    folder = tmp_path / "segmenter" / "full-sup" / "seed-0"
+    description = {"name": "segformer", "variant": "nano", "size": 32, "validation_dsc": 50.0}
+    save_segmenter(build_segmenter("segformer", "nano"), folder, description)
+    return folder
+
+
+def test_predict_a_folder_and_again(mcpmix, segmenter, phantom_folder, tmp_path):
+    arguments = (
+        "predict",
+        segmenter,
+        phantom_folder / "images",
+        "--out",
+        tmp_path / "out",
+        "--device",
+        "cpu",
+    )
+    done = mcpmix(*arguments)
+    assert done.code == 0, done.err
+    assert "8 images segmented: " in done.out
+    files = sorted((tmp_path / "out" / "masks").iterdir())
+    assert len(files) == 8
+    times = [file.stat().st_mtime_ns for file in files]
+    files[3].unlink()
+    done = mcpmix(*arguments)
+    assert "predict: resuming at 7/8" in done.out
+    assert "1 image segmented, 7 were there already" in done.out
+    again = [file.stat().st_mtime_ns for file in files]
+    assert [old == new for old, new in zip(times, again, strict=True)] == [True] * 3 + [False] + [True] * 4
+
+
+def test_predict_with_everything(mcpmix, segmenter, phantom_folder, tmp_path):
+    image = sorted((phantom_folder / "images").iterdir())[0]
+    done = mcpmix(
+        "predict", segmenter, image, "--out", tmp_path / "out", "--probabilities", "--overlay", "--threshold",
+        "0.4", "--device", "cpu",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    mask, probability = (
+        np.asarray(Image.open(tmp_path / "out" / kind / image.name)) for kind in ("masks", "probabilities")
+    )
+    assert np.array_equal(mask == 255, probability / 65535 >= 0.4)
+    assert Image.open(tmp_path / "out" / "overlays" / image.name).size == (32, 32)
+
+
+def test_predict_without_a_segmenter_or_images(mcpmix, segmenter, phantom_folder, tmp_path):
+    done = mcpmix(
+        "predict", tmp_path, phantom_folder / "images", "--out", tmp_path / "run", "--device", "cpu"
+    )
+    assert done.code == 0  # a run's folder stands for its best segmenter
+    (segmenter / "model.safetensors").unlink()
+    done = mcpmix(
+        "predict", tmp_path, phantom_folder / "images", "--out", tmp_path / "out", "--device", "cpu"
+    )
+    assert done.code == 4
+    assert "has no finished segmenter" in done.err
+    done = mcpmix("predict", segmenter, tmp_path / "none", "--out", tmp_path / "out")
+    assert done.code == 3
+    assert "does not exist" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fourth_channel_is_told(mcpmix, segmenter, tmp_path):
+    image = tmp_path / "in" / "a.png"
+    image.parent.mkdir()
+    Image.fromarray(np.full((20, 30, 4), 200, np.uint8)).save(image)
+    done = mcpmix("predict", segmenter, image, "--out", tmp_path / "out", "--device", "cpu")
+    assert done.code == 0, done.err
+    text = "1 image has an alpha channel (a.png): composited over black, as in training"
+    assert text in (done.out + done.err).replace("\n", " ")
+
+
+# --- export -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_exported_and_the_difference_printed(mcpmix, segmenter, phantom_folder, tmp_path):
+    file = tmp_path / "out" / "model.onnx"
+    done = mcpmix("export", tmp_path, "--out", file, "--verify", phantom_folder / "images")
+    assert done.code == 0, done.err
+    assert f"exported from {segmenter}" in done.out
+    assert "on 8 images: probabilities differ by at most " in done.out
+    assert f"masks in 0 of {8 * 32 * 32} pixels" in done.out
+    assert file.stat().st_size > 1e6
+    assert [path.name for path in file.parent.iterdir()] == ["model.onnx"]
+
+
+def test_mistakes_of_export(mcpmix, segmenter, tmp_path):
+    done = mcpmix("export", segmenter, "--out", tmp_path / "model.pt")
+    assert (done.code, "ends in .onnx" in done.err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    done = mcpmix("export", segmenter, "--out", tmp_path / "m.onnx", "--verify", tmp_path / "empty")
+    assert (done.code, "holds no images" in done.err) == (3, True)
+    done = mcpmix("export", segmenter, "--out", tmp_path / "m.onnx")
+    assert (done.code, "--verify FOLDER" in done.err) == (3, True)
