@@ -89,6 +89,7 @@ SMALL_RUN = {
             "test_patients": 1,
             "frames_per_patient": 2,
             "test_frames_per_patient": 2,
+            "known_frames_per_patient": 1,
         },
     },
     "finetune": {

@@ -39,13 +39,15 @@ class PhantomConfig(Section):
     """Frames of each training and validation patient."""
     test_frames_per_patient: PositiveInt = 4
     """Frames of each test patient."""
+    known_frames_per_patient: NaturalInt = 12
+    """Further frames of each training patient, to test on patients that training knows."""
 
 
 class SplitConfig(Section):
     """Which samples are for training, validation and test. A group is never split."""
 
     file: Path | None = None
-    """JSON with lists of ids under train, validation and test; overrides all below."""
+    """JSON with lists of ids under train, validation, test and, if wanted, known; overrides all below."""
     method: str = "random"
     """`random`, `stratified` (equal sizes of lesions in all parts), `kfold`, or a split that comes with the
     data: `official`, `pranet` (`mcpmix data list` names them)."""

@@ -28,7 +28,7 @@ from mcpmix.core.training import require_optimiser
 from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.likeness import Phi
-from mcpmix.data.splits import PARTS, require_lesions
+from mcpmix.data.splits import ALL_PARTS, require_lesions
 from mcpmix.generator.bank import inspect_bank
 from mcpmix.networks.controlnet import require_fit
 from mcpmix.networks.features import load_features
@@ -149,7 +149,8 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
         plan = data.phantom
         return (
             f"phantom; {plan.train_patients} patients for train, {plan.validation_patients} for validation, "
-            f"{plan.test_patients} for test"
+            f"{plan.test_patients} for test; {plan.known_frames_per_patient} more frames of each training "
+            "patient for known"
         )
     places = data.model_dump(include={"root", "images", "masks", "groups"})
     try:
@@ -363,8 +364,10 @@ def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> f
         "train": plan.train_patients * plan.frames_per_patient,
         "validation": plan.validation_patients * plan.frames_per_patient,
         "test": plan.test_patients * plan.test_frames_per_patient,
+        "known": plan.train_patients * plan.known_frames_per_patient,
     }
-    train, held, test = ((images or drawn)[part] for part in PARTS)
+    train, held, *tested = ((images or drawn)[part] for part in ALL_PARTS)
+    test = sum(tested)
     runs = len(config.train.arms) * len(config.train.seeds)
     workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
     segmenter = control = 0.0

@@ -18,6 +18,7 @@ from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.mixing.mcpmix import cosine_decay
 from mcpmix.phantom import render
 from mcpmix.report import report
+from mcpmix.segmenter.evaluate import TESTED
 
 ARMS = ("full-sup", "mcpmix", "mcpmix-rla")
 SKILL = {"full-sup": 3, "mcpmix": 2, "mcpmix-rla": 1}  # pixels by which predictions are off
@@ -32,6 +33,7 @@ class FinishedRun:
         phantom = {"train": 2, "validation": 1, "test": 3}
         small += [f"data.phantom.{part}_patients={count}" for part, count in phantom.items()]
         small += ["data.phantom.frames_per_patient=2", "data.phantom.test_frames_per_patient=2"]
+        small += ["data.phantom.known_frames_per_patient=2"]
         self.config = resolve_config(tree, [*small, *overrides])
         self.skill, self.warnings = skill, list(warnings)
         self.dataset = self._make("dataset", self._write_dataset)
@@ -91,7 +93,13 @@ class FinishedRun:
 
     def _write_evaluation(self, folder, arm, seed):
         (folder / "predictions").mkdir(exist_ok=True)
-        rows, total, records = [], Counts(0, 0, 0, 0), self.index.part("test")
+        for part, ending in TESTED.items():
+            if records := self.index.part(part):
+                self._write_scores(folder, ending, records, arm, seed)
+        return {}
+
+    def _write_scores(self, folder, ending, records, arm, seed):
+        rows, total = [], Counts(0, 0, 0, 0)
         for place, record in enumerate(records):
             truth = read_mask(record.mask).astype(bool)
             prediction = np.roll(truth, self.skill[arm] + (seed + place) % 2, axis=1)
@@ -99,15 +107,14 @@ class FinishedRun:
             scores, counts = score_with_counts(truth, prediction, self.config.evaluation.tolerances)
             rows.append(scores)
             total += counts
-        with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+        with (folder / f"scores{ending}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, ["id", *rows[0]])
             writer.writeheader()
             writer.writerows({"id": r.id, **row} for r, row in zip(records, rows, strict=True))
         summary = {name: asdict(value) for name, value in summarise(rows).items()}
         for name, value in region_scores(total).items():
             summary[name]["pooled"] = value
-        write_json(folder / "summary.json", summary)
-        return {}
+        write_json(folder / f"summary{ending}.json", summary)
 
 
 class Outline(HTMLParser):

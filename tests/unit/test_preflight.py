@@ -73,10 +73,11 @@ def test_estimate_of_a_run_without_pairs(tmp_path):
     config = phantom_config(tmp_path, "train.seeds=[0]", "data.size=64")
     network = build_segmenter("segformer", "nano")
     weights = 4 * sum(parameter.numel() for parameter in network.parameters())
-    frames = (4 + 2) * 6 + 12 * 4
+    tested = 12 * 4 + 4 * 12  # of unseen and of known patients
+    frames = (4 + 2) * 6 + tested
     # The result, two checkpoints of four tensors each; masks at one bit; frames at 2.5 bytes per pixel;
     # training and validation frames with their masks decoded.
-    expected = 9 * weights + 12 * 4 * 64**2 / 8 + frames * 64**2 * 2.5 + (24 + 12) * 64**2 * 4
+    expected = 9 * weights + tested * 64**2 / 8 + frames * 64**2 * 2.5 + (24 + 12) * 64**2 * 4
     assert estimate_bytes(config) == pytest.approx(expected)
 
 

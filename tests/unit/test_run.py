@@ -124,6 +124,20 @@ def test_a_changed_setting_is_named_and_only_what_depends_on_it_is_made_again(ma
     assert list((config.folder / "segmenter" / "full-sup" / "superseded").iterdir())
 
 
+def test_more_images_of_known_patients_cost_an_evaluation_and_no_training(make_config, tmp_path):
+    settings = ("train.arms=[full-sup, mcpmix]", "data.phantom.known_frames_per_patient")
+    run(make_config(tmp_path, settings[0], f"{settings[1]}=1"))
+    first, recorder = (tmp_path / "small/evaluation/mcpmix/seed-0/scores.csv").read_bytes(), Recorder()
+    made = run(make_config(tmp_path, settings[0], f"{settings[1]}=2"), recorder)
+    assert [title for title in recorder.titles if "Rendering" not in title and "Indexing" not in title] == [
+        "evaluate full-sup seed 0",
+        "evaluate mcpmix seed 0",
+        "report",
+    ]
+    assert made.evaluations["mcpmix", 0].manifest["counts"]["known"]["images"] == 4
+    assert (made.evaluations["mcpmix", 0] / "scores.csv").read_bytes() == first
+
+
 def test_the_reference_arm_needs_no_generator(make_config, tmp_path):
     config = make_config(tmp_path, "train.arms=[full-sup]", "generator.base=no/such-thing")
     run(config, until="segmenter")

@@ -172,18 +172,21 @@ def _bars(console: "Console") -> "Bars":
 
 
 def show_report(report: "Artifact") -> None:
-    """Print the table of a finished run and where its page is."""
+    """Print the tables of a finished run and where its page is."""
     from mcpmix.report.tables import REGION, to_rows
 
-    table = json.loads((report / "table.json").read_text(encoding="utf-8"))
-    cells = to_rows(table, REGION)
-    width = sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True))
-    if width > _columns():  # arms become columns, so that numbers stay whole on a narrow terminal
-        cells = [list(column) for column in zip(*cells, strict=True)]
-    count = len(table["seeds"])
-    seeds = f"{count} seed{'s' if count > 1 else ''}"
-    typer.echo(f"\n{table['images']} test images, mean ± standard deviation over {seeds}; * is the best mean")
-    show_table(cells[0], cells[1:])
+    content = json.loads((report / "table.json").read_text(encoding="utf-8"))
+    count = len(content["seeds"])
+    spread = f"mean ± standard deviation over {count} seed{'s' if count > 1 else ''}; * is the best mean"
+    for images, table in (("test images", content), ("new images of known groups", content.get("known"))):
+        if table is None:
+            continue
+        cells = to_rows(table, REGION)
+        width = sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True))
+        if width > _columns():  # arms become columns, so that numbers stay whole on a narrow terminal
+            cells = [list(column) for column in zip(*cells, strict=True)]
+        typer.echo(f"\n{table['images']} {images}, {spread}")
+        show_table(cells[0], cells[1:])
     if leaks := report.manifest.get("counts", {}).get("leaks"):
         typer.echo(f"\nthe split of this table leaks ({leaks}): the figures are too good")
     typer.echo(f"\nreport: {report / 'report.html'}")

@@ -95,6 +95,8 @@ def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
         counts = artifact.manifest["counts"]
         if stage == "evaluation":
             text = f"test DSC {counts['dsc']:.1f} on {counts['images']} images"
+            if known := counts.get("known"):
+                text += f", {known['dsc']:.1f} on {known['images']} new images of known groups"
         else:
             text = f"validation DSC {counts['validation_dsc']:.1f} in epoch {counts['best_epoch']}."
             text += "".join(f" Warning: {warning}" for warning in counts["warnings"][-1:])
@@ -107,7 +109,7 @@ This draws a small set of endoscopic phantom patients and runs the whole method 
   2. a generator that learns to draw a lesion under a given mask and depth
   3. synthetic counterparts of every training image, under the same mask
   4. {trainings} segmenters: real images only, fixed mixing, mixing with RLA
-  5. their scores on unseen patients, and a report
+  5. their scores on unseen patients and on new frames of known ones, and a report
 No data, GPU or network is needed. Two cores take about {time}; if you stop it, the same command resumes it.
 """
 

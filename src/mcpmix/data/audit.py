@@ -241,7 +241,7 @@ class Audit:
     """All that was found."""
 
     facts: tuple[Facts, ...]  # in the order of the ids
-    part_of: Mapping[str, str]  # train, validation or test by id; empty without a split
+    part_of: Mapping[str, str]  # one of `ALL_PARTS` by id; empty without a split
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -256,14 +256,14 @@ class Audit:
 
     @cached_property
     def near(self) -> dict[str, tuple[str, Match]]:
-        """By test or validation id, the training image that shows most nearly the same, if one does."""
+        """By id of a held-out image, the training image that shows most nearly the same, if one does."""
         held, seen = self._sides(self.readable)
         found = closest(matches([item.look for item in held], [item.look for item in seen]))
         return {held[place].sample.id: (seen[best.second].sample.id, best) for place, best in found.items()}
 
     @cached_property
     def alike(self) -> dict[str, tuple[str, Match]]:
-        """By test or validation id, the training image with most nearly the same features, if one has."""
+        """By id of a held-out image, the training image with most nearly the same features, if one has."""
         known = [item for item in self.readable if item.features is not None]
         held, seen = self._sides(known)
         if not held or not seen:
@@ -305,8 +305,8 @@ class Audit:
         return self.part_of.get(item.sample.id, "")
 
     def _sides(self, facts: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
-        """Those of validation and test, and those of training."""
-        held = [item for item in facts if self._part(item) in ("validation", "test")]
+        """Those of the other parts, which are held out, and those of training."""
+        held = [item for item in facts if self._part(item) not in ("", "train")]
         return held, [item for item in facts if self._part(item) == "train"]
 
     def _copies(self) -> Iterator[Finding]:
@@ -334,7 +334,7 @@ class Audit:
     def _leaks(self) -> Iterator[Finding]:
         shares = " and ".join(
             f"{self.leaking_share(part):.1%} of the {part} images"
-            for part in ("test", "validation")
+            for part in ("test", "known", "validation")
             if self.leaking_share(part)
         )
         # Features are for what the pixels do not give away.

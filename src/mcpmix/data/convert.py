@@ -34,7 +34,7 @@ from mcpmix.data.layouts import (
     write_tables,
 )
 from mcpmix.data.sample import Sample, pixel_digest, read_image, read_mask
-from mcpmix.data.splits import PARTS
+from mcpmix.data.splits import KNOWN, PARTS
 
 CHANGES = "changes.csv"
 _PIXELS = {
@@ -120,14 +120,14 @@ def _write_nnunet(collection: Collection, folder: Path, step: _Step) -> None:
         (folder / name).mkdir()
     rows = [collection.row(sample) for sample in collection.samples]
     for sample, row in zip(collection.samples, rows, strict=True):
-        images, labels = NNUNET_FOLDERS["test" if row["split"] == "test" else "train"]
+        images, labels = NNUNET_FOLDERS["test" if row["split"] in ("test", KNOWN) else "train"]
         write_png(folder / images / f"{sample.id}{CHANNEL}.png", read_image(sample.image))
         write_png(folder / labels / f"{sample.id}.png", read_mask(sample.mask))
         step()
     description = {
         "channel_names": {"0": "R", "1": "G", "2": "B"},
         "labels": {"background": 0, "lesion": 1},
-        "numTraining": sum(row["split"] != "test" for row in rows),
+        "numTraining": sum(row["split"] not in ("test", KNOWN) for row in rows),
         "file_ending": ".png",
         "overwrite_image_reader_writer": "NaturalImage2DIO",
     }

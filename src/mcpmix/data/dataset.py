@@ -5,10 +5,10 @@ images go to the decoded cache at training size. (`stratified` and `kfold` read 
 the split depends on the sizes of lesions.)
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +24,12 @@ from mcpmix.data.archives import MARK, folder_of
 from mcpmix.data.cache import cache_of, new_cache
 from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.layouts import READERS, Collection, scan_folder
-from mcpmix.data.likeness import look_of
+from mcpmix.data.leakage import refuse_copies
+from mcpmix.data.likeness import look_of, matches
 from mcpmix.data.sample import Sample, pixel_digest, read_mask, read_pair
 from mcpmix.data.splits import (
+    ALL_PARTS,
+    KNOWN,
     PARTS,
     Split,
     cut_groups,
@@ -49,7 +52,8 @@ def key(config: Config) -> StageKey:
     """What the index depends on: for own data, the names, sizes and times of all files."""
     data = config.data
     if data.source == "phantom":
-        return StageKey("dataset", {"phantom": data.phantom.model_dump(), "size": data.size}, {}, config.seed)
+        drawn = {name: number for name, number in data.phantom.model_dump().items() if number}
+        return StageKey("dataset", {"phantom": drawn, "size": data.size}, {}, config.seed)
     places = {"images": data.images, "masks": data.masks, "root": data.root}
     inputs = {name: _listing(place) for name, place in places.items() if place is not None}
     for name, file in (("groups", data.groups), ("split", data.split.file)):
@@ -92,7 +96,7 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         index.write(space.folder)
         write_split(space.folder / "split.json", split, digests)
         counts = {part: len(ids) for part, ids in split.parts().items()}
-        return space.finish(**counts, content=index.digest, leaks=split.leaks)
+        return space.finish(**counts, content=index.digest, training=index.training_digest, leaks=split.leaks)
 
 
 def world_seed(seed: int) -> int:
@@ -109,17 +113,18 @@ def write_phantom_set(
     test_patients: int,
     frames_per_patient: int,
     test_frames_per_patient: int,
+    known_frames_per_patient: int = 0,
     seed: int,
     size: int,
     progress: Progress = SILENT,
 ) -> tuple[list[Sample], Split]:
     """Render phantom frames to `folder/images` and `folder/masks` (PNG; masks 0 and 255).
 
-    The parts share no patient, and a part keeps its patients when the others grow. Files that are there
+    Only train and known share patients, and a part keeps its patients when others grow. Files that are there
     already are kept, so a killed call can be repeated; the folder must belong to these arguments alone.
 
     Args:
-        frames_per_patient: frames of each training and validation patient.
+        frames_per_patient: of each training and validation patient; known frames are the next ones.
         seed: of the run.
         size: side in pixels, 16..2048.
 
@@ -135,7 +140,11 @@ def write_phantom_set(
         for turn in range(patients[offset])
         for frame in range(frames[offset])
     ]
-    ids: dict[str, list[str]] = {part: [] for part in PARTS}
+    world = world_seed(seed)
+    for patient in range(0, train_patients * len(PARTS), len(PARTS)):
+        new = islice(_new_frames(world, patient, frames_per_patient, size), known_frames_per_patient)
+        plan += [(KNOWN, patient, frame) for frame in new]
+    ids: dict[str, list[str]] = {part: [] for part in ALL_PARTS}
     samples, missing = [], []
     for part, patient, frame in plan:
         name = f"p{patient:03d}_f{frame:02d}"
@@ -144,14 +153,22 @@ def write_phantom_set(
         ids[part].append(name)
         if not (image.exists() and mask.exists()):
             missing.append((patient, frame, image, mask))
-    world = world_seed(seed)
     with progress.track("Rendering phantom frames", len(plan), len(plan) - len(missing)) as advance:
         for patient, frame, image, mask in missing:
             picture = render(world, patient, frame, size)
             write_png(image, picture.image)
             write_png(mask, picture.mask * np.uint8(255))
             advance()
-    return samples, Split(*(tuple(ids[part]) for part in PARTS))
+    return samples, Split(*(tuple(ids[part]) for part in ALL_PARTS))
+
+
+def _new_frames(world: int, patient: int, trained: int, size: int) -> Iterator[int]:
+    """Numbers of a patient's frames after the first `trained` ones, without near-duplicates of these."""
+    # One in 200 has nearly the same view of another lesion, and evaluation would refuse it.
+    looks = [look_of(render(world, patient, frame, size).image) for frame in range(trained)]
+    for frame in count(trained):
+        if not any(matches([look_of(render(world, patient, frame, size).image)], looks)):
+            yield frame
 
 
 def load_collection(
@@ -219,9 +236,9 @@ def make_split(
     if "validation" not in given.values():
         training = [sample for sample in named if given[sample.id] == "train"]
         given |= dict.fromkeys(hold_out(training, settings.validation, seed), "validation")
-    parts = {part: tuple(item.id for item in named if given[item.id] == part) for part in PARTS}
+    parts = {part: tuple(item.id for item in named if given[item.id] == part) for part in ALL_PARTS}
     leaks = collection.leaks.get(name, "")
-    problems = [f"{part} is empty." for part, ids in parts.items() if not ids]
+    problems = [f"{part} is empty." for part in PARTS if not parts[part]]
     if not leaks:
         problems += cut_groups(parts, {sample.id: sample.group for sample in named})
     if problems:
@@ -257,7 +274,7 @@ def build_index(
     with progress.track("Indexing images", sum(map(len, wanted.values()))) as advance, ExitStack() as caches:
         for part, ids in wanted.items():
             add = None
-            if cache is not None and part != "test":  # test images are scored at their own size
+            if cache is not None and part in ("train", "validation"):  # others are scored at their own size
                 add = caches.enter_context(new_cache(cache, part, len(ids), size))
             for sample in (by_id[name] for name in ids if name in by_id):
                 pair, found = read_pair(sample.image, sample.mask)
@@ -279,25 +296,5 @@ def build_index(
                 advance()
         if problems:
             raise DataError(bullet_list("The data set cannot be indexed:", problems))
-        _refuse_copies(records)
+        refuse_copies(records)
     return DatasetIndex(tuple(records))
-
-
-def _refuse_copies(records: Sequence[Record]) -> None:
-    """Refuse an image that is in two parts, whatever its files are called."""
-    alike: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        alike[record.image_sha256].append(record)
-    leaks = [
-        " = ".join(f"{record.split} {record.id} ({record.image})" for record in same)
-        for same in alike.values()
-        if len({record.split for record in same}) > 1
-    ]
-    if leaks:
-        raise DataError(
-            bullet_list(
-                "Images with identical pixels are in different parts of the split, so test figures would be "
-                "too good. Remove the copies, or put them into one part (one group):",
-                leaks,
-            )
-        )

@@ -9,7 +9,7 @@ from typing import Any, Self
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact, digest_of, write_json
 from mcpmix.data.sample import Sample
-from mcpmix.data.splits import PARTS
+from mcpmix.data.splits import ALL_PARTS, KNOWN
 
 INDEX = "index.json"
 
@@ -18,7 +18,7 @@ INDEX = "index.json"
 class Record(Sample):
     """A sample with its part of the data set and its content."""
 
-    split: str  # train, validation or test
+    split: str  # one of `ALL_PARTS`
     image_sha256: str  # `pixel_digest` of the image as `read_image` gives it
     mask_sha256: str  # `pixel_digest` of the mask as `read_mask` gives it
     width: int  # pixels, upright
@@ -28,22 +28,27 @@ class Record(Sample):
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """All records of a data set, in the order train, validation, test, then by id."""
+    """All records of a data set, in the order train, validation, test, known, then by id."""
 
     records: tuple[Record, ...]
 
     def part(self, split: str) -> list[Record]:
-        """The records of train, validation or test."""
-        if split not in PARTS:
-            raise ValueError(f"unknown part {split!r}: expected one of {', '.join(PARTS)}")
+        """The records of train, validation, test or known, which may be empty."""
+        if split not in ALL_PARTS:
+            raise ValueError(f"unknown part {split!r}: expected one of {', '.join(ALL_PARTS)}")
         return [record for record in self.records if record.split == split]
 
     @cached_property
     def digest(self) -> str:
-        """Identity of ids, split and content, wherever the files lie."""
-        return digest_of(
-            sorted((row.id, row.split, row.image_sha256, row.mask_sha256) for row in self.records)
-        )
+        """Identity of ids, split and content, wherever the files lie; without the part `known`."""
+        rows = [row for row in self.records if row.split != KNOWN]
+        return digest_of(sorted((row.id, row.split, row.image_sha256, row.mask_sha256) for row in rows))
+
+    @property
+    def training_digest(self) -> str:
+        """Identity of all that stages before evaluation read: also groups and sources, nothing of `known`."""
+        rows = [row for row in self.records if row.split != KNOWN]
+        return digest_of([self.digest, sorted((row.id, row.group, row.source) for row in rows)])
 
     def write(self, folder: Path) -> None:
         """Write JSON into a folder. Files below the folder are named relative to it, others absolutely."""
@@ -81,3 +86,11 @@ class DatasetIndex:
             raise DataError(
                 f"{path} is not an index of a data set ({error!r}). Delete its folder to rebuild it."
             ) from error
+
+
+def training_digest(dataset: Artifact) -> str:
+    """The data set in the keys of stages before evaluation: new images in `known` cost no new training.
+
+    Folders of earlier versions do not note it; their own digest stands for it, as it did then.
+    """
+    return str(dataset.manifest.get("counts", {}).get("training", dataset.digest))

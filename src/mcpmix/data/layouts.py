@@ -12,7 +12,7 @@ from typing import Any
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.pixels import ENDINGS, list_images
 from mcpmix.data.sample import Sample, read_pair
-from mcpmix.data.splits import PARTS, Split, read_lists, write_split
+from mcpmix.data.splits import ALL_PARTS, Split, read_lists, write_split
 
 MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_gt")
 GIVEN = "official"  # name of the split that comes with the data
@@ -34,7 +34,7 @@ class Collection:
     """What a data set on disk gives: its samples, and the splits that come with it."""
 
     samples: tuple[Sample, ...]  # in the order of their ids; files are named, not decoded
-    # By the name of the split (`official`, `pranet`), the part of each id: train, validation or test. Ids
+    # By the name of the split (`official`, `pranet`), the part of each id, one of `ALL_PARTS`. Ids
     # without a part are left out of that split.
     splits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # By the name of a split that puts a group into two parts, why it is offered anyway and what that means.
@@ -261,7 +261,7 @@ def write_tables(collection: Collection, folder: Path) -> None:
     if collection.grouped:
         write_csv(folder / GROUPS, [{"id": item.id, "group": item.group} for item in collection.samples])
     if given := collection.splits.get(GIVEN):
-        parts = (tuple(sorted(name for name in given if given[name] == part)) for part in PARTS)
+        parts = (tuple(sorted(name for name in given if given[name] == part)) for part in ALL_PARTS)
         write_split(folder / SPLIT, Split(*parts))
 
 
@@ -302,7 +302,7 @@ def _read_imagefolder(root: Path) -> Collection:
     rows = []
     for table in tables:
         part = _part_name(table.parent.name)
-        default = {"split": part} if table.parent != root and part in PARTS else {}
+        default = {"split": part} if table.parent != root and part in ALL_PARTS else {}
         rows += [replace(row, values={**default, **row.values}) for row in read_rows(table)]
     return _collect(rows, HUB_IMAGE, HUB_MASK, "imagefolder")
 
@@ -337,8 +337,8 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
         part = _part_name(row.values.get("split", ""))
         if grouped and not row.values.get(grouped):
             found.append(f"{grouped} is empty. Fill it in.")
-        if part and part not in PARTS:
-            found.append(f"split is {part!r}. Expected {', '.join(PARTS)}, or nothing.")
+        if part and part not in ALL_PARTS:
+            found.append(f"split is {part!r}. Expected {', '.join(ALL_PARTS)}, or nothing.")
         if name in samples:
             found.append(f"the id {name} stands on two lines. Add a column id with different names.")
         elif any(mark in name for mark in "/\\\0") or name in (".", ".."):

@@ -67,6 +67,26 @@ def seen_by_generator(folder: Path, digests: Iterable[str], base: Path) -> dict[
     return {"the generator": [*listed, *bare], "the generator's base": read_seen(base)}
 
 
+def refuse_copies(records: Sequence[Record]) -> None:
+    """Refuse an image that is in two parts, whatever its files are called."""
+    alike: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        alike[record.image_sha256].append(record)
+    leaks = [
+        " = ".join(f"{record.split} {record.id} ({record.image})" for record in same)
+        for same in alike.values()
+        if len({record.split for record in same}) > 1
+    ]
+    if leaks:
+        raise DataError(
+            bullet_list(
+                "Images with identical pixels are in different parts of the split, so test figures would be "
+                "too good. Remove the copies, or put them into one part (one group):",
+                leaks,
+            )
+        )
+
+
 class LeakSearch:
     """Finds held-out images among those that networks have seen.
 
@@ -155,7 +175,7 @@ def require_parents(
 
     Args:
         parents: the images whose counterparts are wanted; all must be of the training part.
-        others: the validation and test images of the data set.
+        others: the images of the data set outside the training part.
         seen: the images of the generator and of its base, by who has seen them.
 
     Raises:

@@ -15,6 +15,9 @@ from mcpmix.core.stage_folder import write_json
 from mcpmix.data.sample import Sample
 
 PARTS = ("train", "validation", "test")
+KNOWN = "known"
+"""A second test part that a data set may have: new images of groups that training has seen."""
+ALL_PARTS = (*PARTS, KNOWN)
 
 _DIGESTS = "image_sha256"  # the part of a split file that says which images it was made for
 _QUARTERS = 4  # classes of lesions by size
@@ -27,12 +30,14 @@ class Split:
     train: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+    known: tuple[str, ...] = ()
     # Why figures on the test part are too good, for a published split that cuts groups; otherwise empty.
     leaks: str = field(default="", kw_only=True)
 
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """Ids by the name of the part, in the order of `PARTS`."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}
+        """Ids by the name of the part, in the order of `ALL_PARTS`; `known` only if it has any."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test, KNOWN: self.known}
+        return {part: ids for part, ids in parts.items() if ids or part in PARTS}
 
 
 # --- dealing whole groups ----------------------------------------------------------------------------------
@@ -166,7 +171,7 @@ def _deal(
 
 
 def write_split(path: Path, split: Split, digests: Mapping[str, str] | None = None) -> None:
-    """Write a split as JSON that a person can edit: lists of ids under train, validation and test.
+    """Write a split as JSON that a person can edit: lists of ids under the names of the parts.
 
     Args:
         digests: pixel digest of each image by id, to notice later that an image was replaced.
@@ -179,7 +184,8 @@ def read_split(path: Path, samples: Sequence[Sample]) -> Split:
     """Read a split file and check it against the samples. Samples that it does not name are left out.
 
     Raises:
-        DataError: with every problem: unknown ids, ids named twice, groups in two parts, empty parts.
+        DataError: with every problem: unknown ids, ids named twice, groups in two parts, empty parts, known
+            ids whose group training does not see.
     """
     content = read_lists(path)
     group_of = {sample.id: sample.group for sample in samples}
@@ -196,26 +202,35 @@ def read_split(path: Path, samples: Sequence[Sample]) -> Split:
     problems += cut_groups(content, group_of)
     if problems:
         raise DataError(bullet_list(f"The split file {path} does not fit the data set:", problems))
-    return Split(*(tuple(content[part]) for part in PARTS))
+    return Split(*(tuple(content.get(part, ())) for part in ALL_PARTS))
 
 
 def cut_groups(parts: Mapping[str, Iterable[str]], group_of: Mapping[str, str]) -> Iterator[str]:
-    """A message for each group whose samples are in more than one part; unknown ids do not count."""
+    """A message for each group whose samples are in more than one part; unknown ids do not count.
+
+    Known ids are in the part `known` because training has seen their group: others do not belong there.
+    """
     members: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for part, ids in parts.items():
         for name in dict.fromkeys(ids):
             if name in group_of:
                 members[group_of[name]][part].append(name)
     for group, found in members.items():
+        known = found.pop(KNOWN, [])
         if len(found) > 1:
             where = "; ".join(f"{part}: {', '.join(ids)}" for part, ids in found.items())
             yield f"group {group} is split ({where}). Put all of its samples into one part."
+        if known and "train" not in found:
+            yield (
+                f"group {group} has images in known ({', '.join(known)}) and none in train. Put them into "
+                f"{' or '.join(found) or 'test'}."
+            )
 
 
 def read_lists(path: Path) -> dict[str, list[str]]:
-    """The three lists of ids in a split file, not compared with any data set."""
+    """The lists of ids in a split file by part, not compared with any data set."""
     content = _read(path)
-    return {part: content[part] for part in PARTS}
+    return {part: content[part] for part in ALL_PARTS if part in content}
 
 
 def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
@@ -243,16 +258,17 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     fits = (
         isinstance(content, dict)
-        and set(content) - {_DIGESTS} == set(PARTS)
-        and all(isinstance(content[part], list) for part in PARTS)
-        and all(isinstance(name, str) for part in PARTS for name in content[part])
+        and set(content) - {_DIGESTS, KNOWN} == set(PARTS)
+        and all(isinstance(content.get(part, []), list) for part in ALL_PARTS)
+        and all(isinstance(name, str) for part in ALL_PARTS for name in content.get(part, []))
         and isinstance(content.get(_DIGESTS, {}), dict)
     )
     if not fits:
         found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
         raise DataError(
             f"The split file {path} has the wrong structure (found: {found or 'nothing'}). Expected "
-            '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
+            '{"train": [...], "validation": [...], "test": [...]}, if wanted "known": [...], with lists of '
+            "ids in quotes."
         )
     return content
 

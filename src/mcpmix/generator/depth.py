@@ -22,7 +22,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace, written
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.index import DatasetIndex, Record, training_digest
 from mcpmix.networks.depth import DepthNetwork, convention
 from mcpmix.networks.weight_files import folder_digest, resolve
 
@@ -42,7 +42,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
     }
     if config.finetune.validation.every:
         settings["validation images"] = config.finetune.validation.images
-    return StageKey("depth", settings, {"dataset": dataset.digest})
+    return StageKey("depth", settings, {"dataset": training_digest(dataset)})
 
 
 def validation_records(index: DatasetIndex, config: Config) -> list[Record]:

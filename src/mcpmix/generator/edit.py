@@ -13,7 +13,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.networks.generator import InstructEditor
 from mcpmix.networks.weight_files import folder_digest, resolve
 
@@ -27,7 +27,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
         "weights": folder_digest(_editor(config)),
         "size": config.data.size,
     }
-    return StageKey("edit", settings, {"dataset": dataset.digest}, config.seed)
+    return StageKey("edit", settings, {"dataset": training_digest(dataset)}, config.seed)
 
 
 def run(

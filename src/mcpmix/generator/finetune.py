@@ -15,7 +15,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_everything
 from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifact, reuse, workspace
 from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.data.leakage import images_of, read_seen, write_seen
 from mcpmix.generator.counterparts import CONTROLNET
 from mcpmix.generator.depth import read_depths, validation_records
@@ -52,7 +52,7 @@ def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | No
     }
     if config.finetune.start is not None:
         settings["start"] = folder_digest(resolve(config.finetune.start, "control"))
-    inputs = {"dataset": dataset.digest, "depth": depth.digest}
+    inputs = {"dataset": training_digest(dataset), "depth": depth.digest}
     validation = config.finetune.validation
     if judge is not None and validation.every > 0 and validation.best_by == "alignment":
         inputs["judge"] = judge.digest

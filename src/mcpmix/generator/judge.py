@@ -23,7 +23,7 @@ from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write
 from mcpmix.core.training import one_cycle, run_steps
 from mcpmix.data.augment import apply_colour, apply_geometry, draw_colour, draw_geometry, normalise
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.networks.loss import segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter, load_network, save_segmenter
 from mcpmix.networks.weight_files import digest_of_source
@@ -47,7 +47,7 @@ def key(config: Config, dataset: Artifact) -> StageKey:
     settings = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
     if judge.weights is not None:
         settings |= {"weights": digest_of_source(judge.weights, "segmenter")}
-    return StageKey("judge", settings, {"dataset": dataset.digest}, config.seed)
+    return StageKey("judge", settings, {"dataset": training_digest(dataset)}, config.seed)
 
 
 def run(

@@ -98,7 +98,7 @@ def _open_bank(
     groups = [record.group for record in records]
     base = resolve(config.generator.base, "pipeline")
     seen = seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
-    require_parents(records, [*held_out, *index.part("test")], seen)
+    require_parents(records, [record for record in index.records if record.split != "train"], seen)
     ledger = Ledger(folder / LEDGER, root)
     arrays = load_arrays(records, config.data.size, cache)
     depths = read_depths(depth.folder, arrays.ids)

@@ -5,10 +5,10 @@ The page is one file with everything in it, that needs neither network nor scrip
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,9 +19,9 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import read_image, read_mask
-from mcpmix.data.splits import PARTS
+from mcpmix.data.splits import ALL_PARTS, KNOWN
 from mcpmix.networks.weight_files import licence_of
 from mcpmix.report import sentences, tables
 from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
@@ -35,7 +35,8 @@ from mcpmix.report.pictures import (
     spread_over_groups,
     strip,
 )
-from mcpmix.report.tables import HEADLINE, Column, Groups, Run, Table
+from mcpmix.report.tables import HEADLINE, Column, Groups, Row, Run, Table
+from mcpmix.segmenter.evaluate import TESTED
 
 _STRIPS = 4  # training samples shown
 _COUNTERPARTS = 8  # counterparts shown of each, at most
@@ -73,7 +74,8 @@ def run(
         with progress.track("report", 2) as advance:
             table = results.table
             marks = {"leaks": results.leaks} if results.leaks else {}
-            write_json(space.folder / "table.json", {"run": config.name, **marks, **table})
+            known = {part.part: part.table for part in results.parts[1:]}
+            write_json(space.folder / "table.json", {"run": config.name, **marks, **table, **known})
             write_text(space.folder / "table.md", to_markdown(results))
             advance(1, "tables")
             write_text(space.folder / "report.html", to_html(results))
@@ -85,13 +87,19 @@ def run(
 
 @dataclass(frozen=True)
 class Results:
-    """All that a run has made, and what is read from it, once."""
+    """All that a run has made, and what is read from it, once; figures are those of one of its test parts."""
 
     config: Config
     dataset: Artifact
     pairs: Artifact | None
     segmenters: Mapping[Run, Artifact]
     evaluations: Mapping[Run, Artifact]
+    part: str = "test"
+
+    @cached_property
+    def parts(self) -> list[Self]:
+        """The results on each test part: this, and that on new images of known groups if there are any."""
+        return [self, *([replace(self, part=KNOWN)] if self.index.part(KNOWN) else [])]
 
     @cached_property
     def index(self) -> DatasetIndex:
@@ -120,6 +128,13 @@ class Results:
         return f"this split leaks ({self.leaks}), so the figures are too good" if self.leaks else ""
 
     @property
+    def title(self) -> str:
+        """What the figures are about."""
+        if self.part == KNOWN:
+            return f"Results on new images of known {self.word}"
+        return "Results on the test images" if self.leaks else f"Results on unseen {self.word}"
+
+    @property
     def columns(self) -> list[list[Column]]:
         """Columns of the tables that show all metrics."""
         return tables.all_columns(self.config.evaluation.tolerances)
@@ -127,28 +142,33 @@ class Results:
     @cached_property
     def table(self) -> Table:
         """All metrics in one table."""
-        read = {run: tables.read_summary(item / "summary.json") for run, item in self.evaluations.items()}
+        name = f"summary{TESTED[self.part]}.json"
+        read = {run: tables.read_summary(item / name) for run, item in self.evaluations.items()}
         return tables.build_table(read, [column for part in self.columns for column in part])
+
+    @property
+    def records(self) -> list[Record]:
+        """The images of the test part."""
+        return self.index.part(self.part)
 
     @cached_property
     def scores(self) -> dict[Run, dict[str, float]]:
         """DSC of each test image."""
-        ids = [record.id for record in self.index.part("test")]
-        return {
-            run: tables.read_scores(item / "scores.csv", HEADLINE, ids)
-            for run, item in self.evaluations.items()
-        }
+        name, ids = f"scores{TESTED[self.part]}.csv", [record.id for record in self.records]
+        return {run: tables.read_scores(item / name, HEADLINE, ids) for run, item in self.evaluations.items()}
 
     @cached_property
     def groups(self) -> Groups:
         """DSC by arm, test group and seed."""
-        return tables.by_group(self.scores, {record.id: record.group for record in self.index.part("test")})
+        return tables.by_group(self.scores, {record.id: record.group for record in self.records})
 
     @property
     def basis(self) -> str:
         """What the figures of the tables are means of."""
-        groups = {record.group for record in self.index.part("test")}
-        return sentences.basis(self.table, len(groups), self.word)
+        groups = len({record.group for record in self.records})
+        known = f"new images of {groups} known {self.word}"
+        images = known if self.part == KNOWN else f"test images of {groups} {self.word}"
+        return sentences.basis(self.table, images)
 
     @property
     def steps(self) -> dict[str, list[int]]:
@@ -161,15 +181,14 @@ class Results:
 
 def to_markdown(results: Results) -> str:
     """The tables as Markdown, with what a reader must know about them."""
-    table = results.table
-    notes = [
-        f"**{results.leak_text}**" if results.leaks else "",
-        results.basis,
-        sentences.undefined_note(table, table["columns"]),
-        sentences.caution(len(table["seeds"])),
-    ]
-    parts = [tables.to_markdown(table, columns) for columns in results.columns]
-    return "\n".join([f"# {results.config.name}\n", *parts, *(f"{note}\n" for note in notes if note)])
+    lines = [f"# {results.config.name}\n"]
+    for part in results.parts:
+        table = part.table
+        lines += [f"## {part.title}\n", *(tables.to_markdown(table, columns) for columns in part.columns)]
+        notes = [part.basis, sentences.undefined_note(table, table["columns"])]
+        lines += [f"{note}\n" for note in ([f"**{part.leak_text}**"] if part.leaks else []) + notes]
+    caution = sentences.caution(len(results.table["seeds"]))
+    return "\n".join([*lines, *([f"{caution}\n"] if caution else [])])
 
 
 def to_html(results: Results) -> str:
@@ -197,7 +216,6 @@ def to_html(results: Results) -> str:
         facts=_facts(results),
         arms=arms,
         truth=TRUTH_COLOUR,
-        rows=table["rows"],
         tables=_tables(results),
         groups=group_section(arms, results.groups, table["reference"], results.word, not results.leaks),
         strips=strips,
@@ -231,6 +249,8 @@ def _lead(results: Results) -> str:
     tested = f"{word} none of whose images was used for training or for choosing the checkpoint"
     if results.leaks:
         tested = f"images of {word} that were trained on as well: {results.leak_text}"
+    if len(results.parts) > 1:
+        tested += f"; and on new images of the {word} that were trained on"
     return (
         f"Compared: {'; '.join(arm.label for arm in results.arms)}. Each trains the same network "
         f"({config.segmenter.name} {config.segmenter.variant}, {config.data.size} px) and is tested on "
@@ -239,23 +259,29 @@ def _lead(results: Results) -> str:
 
 
 def _verdicts(results: Results) -> list[str]:
-    """One sentence for each arm but the reference, the method's first."""
+    """One sentence for each test part and arm but the reference, the method's first."""
     reference, names = results.table["reference"], [arm.name for arm in results.arms]
     if reference is None:
         return []
     method = method_of(names)
     verdicts = []
     for arm in sorted((name for name in names if name != reference), key=lambda name: name != method):
-        gains = tables.seed_means(tables.group_gains(results.groups, arm, reference))
-        verdicts.append(sentences.comparison(results.table, arm, gains, results.word))
+        for part in results.parts:
+            gains = tables.seed_means(tables.group_gains(part.groups, arm, reference))
+            known = part.part == KNOWN
+            start = f"On new images of known {part.word}: " if known else ""
+            word = f"{'known' if known else 'test'} {part.word}"
+            verdicts.append(start + sentences.comparison(part.table, arm, gains, word))
     return verdicts
 
 
 def _facts(results: Results) -> list[tuple[str, str, str]]:
     """Numbers that a reader looks for first: what is counted, the number, and a detail."""
     facts = []
-    for part in PARTS:
+    for part in ALL_PARTS:
         records = results.index.part(part)
+        if not records:
+            continue
         groups = len({record.group for record in records})
         word = results.word if groups != 1 else results.word.removesuffix("s")
         facts.append((part, f"{len(records)} images", f"of {groups} {word}"))
@@ -269,9 +295,9 @@ def _facts(results: Results) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _tables(results: Results) -> list[tuple[str, list[list[Column]], list[str]]]:
-    """Title, columns of one or two tables below each other, and notes."""
-    config, table = results.config, results.table
+def _tables(results: Results) -> list[tuple[str, list[Row], list[list[Column]], list[str]]]:
+    """Title, rows, columns of one or two tables below each other, and notes."""
+    config = results.config
     region, boundary, sides = results.columns
     leaks = [results.leak_text] if results.leaks else []
     lengths = (
@@ -279,13 +305,16 @@ def _tables(results: Results) -> list[tuple[str, list[list[Column]], list[str]]]
         f"of the other boundary. BIoU: IoU of the bands of {config.evaluation.band:g} pixels around both "
         "boundaries. A missed lesion counts as the image diagonal in HD95 and ASSD."
     )
-    title = "Results on the test images" if results.leaks else f"Results on unseen {results.word}"
     steps = sentences.step_note(results.steps, config.train.batch_size)
-    undefined = sentences.undefined_note(table, [*boundary, *sides])
-    return [
-        (title, [region], [*leaks, results.basis, sentences.undefined_note(table, region), steps]),
-        ("Boundaries", [boundary, sides], [*leaks, lengths, undefined]),
-    ]
+    shown = []
+    for part in results.parts:
+        notes = [*leaks, part.basis, sentences.undefined_note(part.table, region), steps]
+        shown.append((part.title, part.table["rows"], [region], notes))
+    for part in results.parts:
+        title = f"Boundaries, known {part.word}" if part.part == KNOWN else "Boundaries"
+        notes = [*leaks, lengths, sentences.undefined_note(part.table, [*boundary, *sides])]
+        shown.append((title, part.table["rows"], [boundary, sides], notes))
+    return shown
 
 
 # --- pictures -----------------------------------------------------------------------------------------------
@@ -347,7 +376,7 @@ def _cases(results: Results) -> tuple[list[tuple[str, list[Tile]]], str]:
     else:
         criterion = f"DSC of {arms[method].label} minus {arms[reference].label}"
         values = tables.differences(scores[method], scores[reference])
-    records = {record.id: record for record in results.index.part("test")}
+    records = {record.id: record for record in results.records}
     cases = []
     for kind, name in pick_cases(values, _CASES):
         image, truth = read_image(records[name].image), read_mask(records[name].mask)

@@ -13,8 +13,8 @@ def comparison(table: Table, arm: str, groups: Mapping[str, float], word: str) -
     """How the DSC of an arm compares with that of the table's reference, which is another arm.
 
     Args:
-        groups: test group to difference between arm and reference.
-        word: plural of what a group is, e.g. "patients".
+        groups: group to difference between arm and reference.
+        word: plural of what these groups are, e.g. "test patients".
     """
     cells = {row["arm"]: row["metrics"][HEADLINE] for row in table["rows"]}
     reference, delta = table["reference"], cells[arm]["delta"]
@@ -41,7 +41,7 @@ def comparison(table: Table, arm: str, groups: Mapping[str, float], word: str) -
     ahead = f"{sum(gain > 0 for gain in seeds)} of {len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
     return (
         f"{ours} is {verdict} ({basis}): ahead in {ahead} "
-        f"and in {sum(gain > 0 for gain in gains)} of {len(gains)} test {word}."
+        f"and in {sum(gain > 0 for gain in gains)} of {len(gains)} {word}."
     )
 
 
@@ -57,14 +57,14 @@ def caution(seeds: int) -> str:
     return ""
 
 
-def basis(table: Table, groups: int, word: str) -> str:
-    """What the figures of a table are means of, with the number of test groups and the plural for them."""
+def basis(table: Table, images: str) -> str:
+    """What the figures of a table are means of; `images` are, for example, "test images of 3 patients"."""
     seeds = len(table["seeds"])
     spread = f", then mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", for one seed"
     parts = [
-        f"Each figure is the mean over {table['images']} test images of {groups} {word}{spread}.",
-        "Pooled figures are those of the pixels of all test images together, where a large lesion counts for "
-        "more than a small one.",
+        f"Each figure is the mean over {table['images']} {images}{spread}.",
+        "Pooled figures are those of the pixels of all these images together, where a large lesion counts "
+        "for more than a small one.",
         "The checkpoint was chosen on the validation part.",
     ]
     if table["reference"] is not None:

@@ -1,6 +1,5 @@
-"""Scores of a segmenter on the test images, at their own size."""
+"""Scores of a segmenter on the test images, at their own size; those of the part `known` by themselves."""
 
-import csv
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +16,10 @@ from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import changed_files
 from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.layouts import write_csv
 from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, leak_text, read_seen, seen_by_generator
 from mcpmix.data.sample import read_image, read_mask
+from mcpmix.data.splits import KNOWN
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.networks.weight_files import resolve
 from mcpmix.segmenter.model_card import write_scored_card
@@ -26,15 +27,13 @@ from mcpmix.segmenter.predict import Predictor, load_segmenter
 
 _LOG = "scores.jsonl"  # while it runs; scores.csv is the result
 _PREDICTIONS = "predictions"
+TESTED = {"test": "", KNOWN: "-known"}  # parts that are scored: scores.csv and scores-known.csv
 
 
 def key(config: Config, dataset: Artifact, segmenter: Artifact) -> StageKey:
     """What the scores depend on."""
-    return StageKey(
-        "evaluate",
-        config.evaluation.model_dump(mode="json"),
-        {"dataset": dataset.digest, "segmenter": segmenter.digest},
-    )
+    inputs = {"dataset": dataset.digest, "segmenter": segmenter.digest}
+    return StageKey("evaluate", config.evaluation.model_dump(mode="json"), inputs)
 
 
 def run(
@@ -58,7 +57,7 @@ def run(
             test image has changed since it was indexed.
     """
     index = DatasetIndex.read(dataset)
-    records = index.part("test")
+    records = [record for record in index.records if record.split in TESTED]
     seen = {"the segmenter": read_seen(segmenter.folder) or _trained_on(index)}
     if generator is not None:
         base = resolve(config.generator.base, "pipeline")
@@ -76,20 +75,15 @@ def run(
                 done.append({"id": record.id, **_score(config, record, predictor, space.folder)})
                 log.append(**done[-1])
                 advance()
-        scores = [row["scores"] for row in done]
-        with (space.folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["id", *scores[0]])
-            writer.writeheader()
-            writer.writerows({"id": row["id"], **row["scores"]} for row in done)
-        summary = {name: asdict(value) for name, value in summarise(scores).items()}
-        pooled = region_scores(sum((Counts(**row["counts"]) for row in done), Counts(0, 0, 0, 0)))
-        for name, value in pooled.items():
-            summary[name]["pooled"] = value
-        write_json(space.folder / "summary.json", summary)
-        write_scored_card(space.folder, segmenter.folder, summary)
+        summaries, facts = {}, {}
+        for part in dict.fromkeys(record.split for record in records):
+            rows = [row for row, record in zip(done, records, strict=True) if record.split == part]
+            summaries[part] = _write_scores(space.folder, TESTED[part], rows)
+            facts[part] = {"images": len(rows), "dsc": summaries[part]["dsc"]["mean"]}
+        write_scored_card(space.folder, segmenter.folder, summaries)
         log.path.unlink()
         marks = {"leaks": leaks} if leaks else {}
-        return space.finish(images=len(records), dsc=summary["dsc"]["mean"], **marks)
+        return space.finish(**facts.pop("test"), **facts, **marks)
 
 
 def search_leaks(config: Config, dataset: Artifact, *, with_generator: bool) -> LeakSearch:
@@ -104,7 +98,7 @@ def search_leaks(config: Config, dataset: Artifact, *, with_generator: bool) -> 
         seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
         if config.finetune.start is not None:
             seen["the generator's start"] = read_seen(resolve(config.finetune.start, "control"))
-    search = LeakSearch(images_of(index.part("test")))
+    search = LeakSearch(images_of(record for record in index.records if record.split in TESTED))
     _leaks(config, dataset, search, seen)
     return search
 
@@ -132,6 +126,17 @@ def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[
         kept.append(row)
     log.rewrite(kept)
     return kept
+
+
+def _write_scores(folder: Path, ending: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Write the scores of the images of a part and their summary, which is returned."""
+    write_csv(folder / f"scores{ending}.csv", [{"id": row["id"], **row["scores"]} for row in rows])
+    summary = {name: asdict(value) for name, value in summarise([row["scores"] for row in rows]).items()}
+    pooled = region_scores(sum((Counts(**row["counts"]) for row in rows), Counts(0, 0, 0, 0)))
+    for name, value in pooled.items():
+        summary[name]["pooled"] = value
+    write_json(folder / f"summary{ending}.json", summary)
+    return summary
 
 
 def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -> dict[str, Any]:

@@ -122,21 +122,28 @@ def write_card(folder: Path, config: Config, description: Mapping[str, Any], ind
     write_text(folder / CARD, text)
 
 
-def write_scored_card(folder: Path, segmenter: Path, summary: Mapping[str, Mapping[str, float]]) -> None:
+def write_scored_card(
+    folder: Path, segmenter: Path, summaries: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> None:
     """Write the segmenter's card with its scores into another folder; a segmenter without one has none.
 
     Args:
-        summary: metric to `mean`, `sd`, `n` and `undefined` over images.
+        summaries: `test`, and `known` if there is such a part, to metric to `mean`, `sd`, `n` and `undefined`
+            over images.
     """
     if not (segmenter / CARD).exists():
         return
     card = (segmenter / CARD).read_text(encoding="utf-8")
     if _NO_SCORES not in card:  # it was edited by hand
         card += f"\n## Scores on the test images\n\n{_NO_SCORES}"
-    table = "| metric | mean | sd over images | images |\n|---|---:|---:|---:|\n"
-    for name, values in summary.items():
-        unit = "px" if name in _PIXELS else "%"
-        undefined = f" ({values['undefined']:.0f} undefined)" if values.get("undefined") else ""
-        row = f"{values['mean']:.2f} | {values['sd']:.2f} | {values['n']:.0f}{undefined}"
-        table += f"| {name} ({unit}) | {row} |\n"
-    write_text(folder / CARD, card.replace(_NO_SCORES, table))
+    text = ""
+    for part, summary in summaries.items():
+        if part != "test":
+            text += "\nOn new images of groups that training has seen:\n\n"
+        text += "| metric | mean | sd over images | images |\n|---|---:|---:|---:|\n"
+        for name, values in summary.items():
+            unit = "px" if name in _PIXELS else "%"
+            undefined = f" ({values['undefined']:.0f} undefined)" if values.get("undefined") else ""
+            row = f"{values['mean']:.2f} | {values['sd']:.2f} | {values['n']:.0f}{undefined}"
+            text += f"| {name} ({unit}) | {row} |\n"
+    write_text(folder / CARD, card.replace(_NO_SCORES, text))

@@ -13,6 +13,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, workspace
+from mcpmix.data.index import training_digest
 from mcpmix.data.leakage import write_seen
 from mcpmix.networks.segmenter import save_segmenter
 from mcpmix.networks.weight_files import digest_of_source
@@ -34,7 +35,7 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         "deterministic": config.runtime.deterministic,
         **arm_settings(config, arm),
     }
-    digests = {"dataset": inputs.dataset.digest}
+    digests = {"dataset": training_digest(inputs.dataset)}
     if inputs.edits is not None:
         digests["edits"] = inputs.edits.digest
     elif needs_pairs(arm):
@@ -69,7 +70,7 @@ def run(
             "size": config.data.size,
             "arm": arm,
             "seed": seed,
-            "dataset": inputs.dataset.digest,
+            "dataset": training_digest(inputs.dataset),
             **chosen,
         }
         trainer.network.load_state_dict(trainer.best)

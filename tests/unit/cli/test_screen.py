@@ -151,6 +151,15 @@ def test_table_has_an_arm_per_row(report, capsys):
     assert f"report: {report.folder / 'report.html'}" in out
 
 
+def test_known_groups_have_a_table_below(report, capsys):
+    table = json.loads((report / "table.json").read_text())
+    (report / "table.json").write_text(json.dumps(table | {"known": {**table, "images": 3}}))
+    show_report(report)
+    out = capsys.readouterr().out
+    assert out.index("5 test images, mean ±") < out.index("3 new images of known groups, mean ±")
+    assert out.count("72.00 ± 2.83 *") == 2 * 5
+
+
 def test_table_is_turned_on_a_narrow_terminal(report, capsys, monkeypatch):
     monkeypatch.setattr("mcpmix.cli.screen._columns", lambda: 60)
     show_report(report)

@@ -181,17 +181,23 @@ def test_near_copies_across_the_split_are_counted(pair):
         "test_1": np.clip(scene(1) * 0.9 + 8 + noise, 0, 255).astype(np.uint8),  # darker and noisy
         "test_2": scene(4),
         "validation_1": scene(2, shift=1),
+        "known_1": scene(5),
+        "known_2": scene(1, shift=1),
     }
     samples = [pair(name, image=image) for name, image in frames.items()]
     audit = Audit(inspect_all(samples), {name: name.split("_")[0] for name in frames})
     assert {name: other for name, (other, _) in audit.near.items()} == {
         "test_1": "train_1",
         "validation_1": "train_2",
+        "known_2": "train_1",
     }
     assert (audit.leaking_share("test"), audit.leaking_share("validation")) == (0.5, 1.0)
     finding = only({finding.title: finding for finding in audit.findings}, "the split leaks")
-    assert "50.0% of the test images and 100.0% of the validation images" in finding.title
-    assert finding.items[0].startswith("test test_1 ~ train train_1 (")
+    assert (
+        "50.0% of the test images and 50.0% of the known images and 100.0% of the validation" in finding.title
+    )
+    assert finding.items[0].startswith("known known_2 ~ train train_1 (")
+    assert finding.items[1].startswith("test test_1 ~ train train_1 (")
 
 
 # --- the real ones -----------------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ from mcpmix.data.dataset import (
     world_seed,
     write_phantom_set,
 )
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.data.layouts import Collection
+from mcpmix.data.leakage import LeakSearch, SeenImage, images_of
+from mcpmix.data.likeness import look_of
 from mcpmix.data.sample import Sample, read_image, read_mask
 from mcpmix.data.splits import Split, group_split
 from mcpmix.phantom import render
@@ -244,6 +246,18 @@ def test_a_cut_group_is_refused_unless_the_split_is_known_for_it(twelve):
     assert planned.train == ("s0", "s3", "s6", "s9")
 
 
+def test_the_split_of_the_data_may_name_new_images_of_known_groups(twelve):
+    parts = {sample.id: ("train", "validation", "test")[number // 4] for number, sample in enumerate(twelve)}
+    planned = make_split(
+        Collection(twelve, {"official": parts | {"s1": "known"}}), SplitConfig(method="official"), 0
+    )
+    assert (planned.train, planned.known) == (("s0", "s2", "s3"), ("s1",))
+    with pytest.raises(DataError, match=r"group g5 has images in known \(s11\) and none in train"):
+        make_split(
+            Collection(twelve, {"official": parts | {"s11": "known"}}), SplitConfig(method="official"), 0
+        )
+
+
 def test_a_split_that_is_not_there(twelve):
     with pytest.raises(ConfigError, match=r"no split 'pranet'\. Known for it: random, stratified, kfold"):
         make_split(Collection(twelve), SplitConfig(method="pranet"), 0)
@@ -302,6 +316,44 @@ def test_parts_keep_their_patients_when_others_grow(tmp_path):
     assert set(split.train) < set(larger.train)
     patients = [{name[:4] for name in ids} for ids in larger.parts().values()]
     assert sum(len(part) for part in patients) == len(set().union(*patients))
+
+
+def test_known_are_the_next_frames_of_training_patients(tmp_path):
+    samples, split = write_phantom(tmp_path / "a")
+    more, larger = write_phantom(tmp_path / "b", known_frames_per_patient=2)
+    assert larger.known == ("p000_f02", "p000_f03", "p003_f02", "p003_f03")
+    assert dataclasses.replace(larger, known=()) == split
+    assert [item.group for item in more[len(samples) :]] == ["p000", "p000", "p003", "p003"]
+    for before, after in zip(samples, more, strict=False):
+        assert before.image.read_bytes() == after.image.read_bytes()
+        assert before.mask.read_bytes() == after.mask.read_bytes()
+
+
+def test_frames_that_evaluation_would_refuse_are_passed_over(tmp_path):
+    """Patient 6 of seed 0: frame 5 is a near-duplicate of frame 1, by the rule of the audit."""
+    counts = {"train_patients": 3, "frames_per_patient": 2, "known_frames_per_patient": 4}
+    samples, split = write_phantom(tmp_path, **counts, seed=0, size=128)
+    frames = [int(name[-2:]) for name in split.known if name.startswith("p006")]
+    assert frames == [2, 3, 4, 6]
+    index = build_index(samples, split)
+    assert not LeakSearch(images_of(index.part("known"))).copies(images_of(index.part("train")))
+    refused = SeenImage("p006_f05", "", look_of(render(world_seed(0), 6, 5, 128).image))
+    assert LeakSearch([refused]).copies(images_of(index.part("train")))["p006_f05"].startswith("~ p006_f01 (")
+
+
+def test_more_known_frames_are_another_data_set_but_the_same_for_training(make_config, tmp_path):
+    made = [
+        dataset.run(config, config.folder / "dataset")
+        for config in (
+            make_config(tmp_path, f"name=with-{count}", f"data.phantom.known_frames_per_patient={count}")
+            for count in (0, 1, 2)
+        )
+    ]
+    assert len({item.digest for item in made}) == 3
+    assert len({training_digest(item) for item in made}) == 1
+    assert [item.manifest["counts"].get("known") for item in made] == [None, 2, 4]
+    # As before there were any: finished runs of then are reused.
+    assert "known_frames_per_patient" not in made[0].manifest["key"]["settings"]["phantom"]
 
 
 def test_seed_decides_the_world(tmp_path):

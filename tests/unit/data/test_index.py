@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.dataset import build_index
-from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.index import DatasetIndex, Record, training_digest
 from mcpmix.data.likeness import look_of
 from mcpmix.data.sample import pixel_digest
 from mcpmix.data.splits import Split
@@ -48,7 +49,9 @@ def test_records_say_what_the_files_show(samples):
 
 
 def test_unknown_part_is_a_programming_mistake(samples):
-    with pytest.raises(ValueError, match="unknown part 'val': expected one of train, validation, test"):
+    with pytest.raises(
+        ValueError, match="unknown part 'val': expected one of train, validation, test, known"
+    ):
         build_index(samples, SPLIT).part("val")
 
 
@@ -106,6 +109,23 @@ def test_digest_follows_content_and_split_only(samples):
     Image.open(samples[0].image).save(renamed)
     repacked = [dataclasses.replace(samples[0], image=renamed), *samples[1:]]
     assert build_index(repacked, SPLIT).digest == index.digest
+
+
+def test_what_training_depends_on_follows_groups_and_not_new_images_of_known_ones(samples, make_pair):
+    index = build_index(samples, SPLIT)
+    more = [*samples, make_pair("e", group="pa", look=7)]
+    tested = build_index(more, dataclasses.replace(SPLIT, known=("e",)))
+    assert [record.id for record in tested.part("known")] == ["e"]
+    assert (tested.digest, tested.training_digest) == (index.digest, index.training_digest)
+    trained = build_index(more, dataclasses.replace(SPLIT, train=("d", "a", "e")))
+    assert trained.training_digest != index.training_digest
+    regrouped = dataclasses.replace(index.records[0], group="x")
+    assert DatasetIndex((regrouped, *index.records[1:])).training_digest != index.training_digest
+
+
+def test_a_data_set_of_an_earlier_version_stands_for_itself(tmp_path):
+    assert training_digest(Artifact(tmp_path, {"digest": "a", "counts": {"train": 3}})) == "a"
+    assert training_digest(Artifact(tmp_path, {"digest": "a", "counts": {"training": "b"}})) == "b"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mcpmix.data.convert import WRITERS, convert
 from mcpmix.data.layouts import READERS, Collection, read_rows, scan_folder, write_csv
 from mcpmix.data.sample import Sample, read_image, read_mask
 
-PARTS = {"a-1": "train", "b 2": "train", "c_3": "validation", "d.4": "test", "é5": "test"}
+PARTS = {"a-1": "train", "b 2": "train", "c_3": "validation", "d.4": "test", "é5": "known"}
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_nnunet_problems_at_once(tmp_path, collection):
 
 
 def test_imagefolder_with_csv_old_names_and_the_folder_as_split(tmp_path, collection):
-    for sample, folder in zip(collection.samples, ("train", "train", "val", "test", "test"), strict=True):
+    for sample, folder in zip(collection.samples, ("train", "train", "val", "test", "known"), strict=True):
         place = tmp_path / "hub" / folder
         place.mkdir(parents=True, exist_ok=True)
         table = place / "metadata.csv"

@@ -104,6 +104,38 @@ def test_file_round_trip_is_plain_json(tmp_path):
     assert read_split(path, samples) == split
 
 
+def test_new_images_of_known_groups_are_a_part_of_their_own(tmp_path):
+    samples = samples_of(3, 2, 2)
+    split = Split(("g0_0", "g0_1"), ("g1_0",), ("g2_0",), ("g0_2",))
+    path = tmp_path / "split.json"
+    write_split(path, split)
+    assert json.loads(path.read_text())["known"] == ["g0_2"]
+    assert read_split(path, samples) == split
+    assert list(split.parts()) == ["train", "validation", "test", "known"]
+    path.write_text(json.dumps({"train": ["g0_0"], "validation": ["g1_0"], "test": ["g2_0"], "known": []}))
+    with pytest.raises(DataError, match=r"known is empty\. Name at least one id\."):
+        read_split(path, samples)
+
+
+def test_known_images_are_of_groups_that_training_sees_and_no_other_part_does(tmp_path):
+    path = tmp_path / "split.json"
+    content = {
+        "train": ["g0_0"],
+        "validation": ["g1_0"],
+        "test": ["g2_0", "g0_1"],
+        "known": ["g0_2", "g1_1", "g3_0", "g0_0"],
+    }
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError) as caught:
+        read_split(path, samples_of(3, 2, 2, 1))
+    assert str(caught.value).split("\n")[1:] == [
+        "  - g0_0 is named 2 times (train, known). Keep one of them.",
+        "  - group g0 is split (train: g0_0; test: g0_1). Put all of its samples into one part.",
+        "  - group g1 has images in known (g1_1) and none in train. Put them into validation.",
+        "  - group g3 has images in known (g3_0) and none in train. Put them into test.",
+    ]
+
+
 def test_digests_in_a_split_file_name_images_that_were_replaced(tmp_path):
     split = Split(("g1_1", "g1_0"), ("g0_0",), ("g2_0", "g2_1"))
     path = tmp_path / "split.json"
@@ -141,6 +173,10 @@ def test_all_problems_of_a_split_file(tmp_path):
         ('{"train": ["a"], "val": ["b"], "test": ["c"]}', "train, val, test"),
         ('{"train": ["a"], "validation": "b", "test": ["c"]}', "train, validation, test"),
         ('{"train": [1], "validation": ["b"], "test": ["c"]}', "train, validation, test"),
+        (
+            '{"train": ["a"], "validation": ["b"], "test": ["c"], "known": "d"}',
+            "train, validation, test, known",
+        ),
         ("{}", "nothing"),
         ("[]", "list"),
     ],
@@ -152,7 +188,8 @@ def test_split_file_of_another_form(tmp_path, content, found):
         read_split(path, [])
     assert str(caught.value) == (
         f"The split file {path} has the wrong structure (found: {found}). Expected "
-        '{"train": [...], "validation": [...], "test": [...]} with lists of ids in quotes.'
+        '{"train": [...], "validation": [...], "test": [...]}, if wanted "known": [...], with lists of ids '
+        "in quotes."
     )
 
 

@@ -72,6 +72,39 @@ def test_table_files(run):
     assert "No value was undefined (18 for each arm and metric)." in markdown
 
 
+def test_known_groups_have_a_table_beside_that_of_unseen_ones(run, outline, tmp_path):
+    made = run.report()
+    known = json.loads((made / "table.json").read_text(encoding="utf-8"))["known"]
+    means = {}
+    for (arm, seed), evaluation in run.evaluations.items():
+        with (evaluation / "scores-known.csv").open(encoding="utf-8") as file:
+            scores = {row["id"]: float(row["dsc"]) for row in csv.DictReader(file)}
+        assert scores.keys() == {record.id for record in run.index.part("known")}
+        means[arm, str(seed)] = np.mean(list(scores.values()))
+    for row in known["rows"]:
+        for seed, value in row["metrics"]["dsc"]["values"].items():
+            assert value == pytest.approx(means[row["arm"], seed])
+    text = (made / "table.md").read_text(encoding="utf-8")
+    unseen, _, rest = text.partition("## Results on new images of known patients\n")
+    assert "## Results on unseen patients\n" in unseen
+    assert unseen.count("| DSC ") == rest.count("| DSC ") == 2
+    spread = known["rows"][2]["metrics"]["dsc"]["spread"]
+    figure = f"{spread['mean']:.2f} ± {spread['sd']:.2f}"
+    assert figure in rest
+    assert figure in outline.text
+    assert "mean over 4 new images of 2 known patients" in outline.text
+    assert "known 4 images of 2 patients" in outline.text
+    assert re.search(
+        r"On new images of known patients: \+ MCPMix \+ RLA is .* in 2 of 2 known patients\.", outline.text
+    )
+
+    alone = FinishedRun(tmp_path, ["data.phantom.known_frames_per_patient=0"])
+    page = Outline(alone.page())
+    assert "known" not in json.loads((alone.report() / "table.json").read_text(encoding="utf-8"))
+    assert "known patients" not in page.text
+    assert page.headings[:2] == ["Results on unseen patients", "Boundaries"]
+
+
 def test_the_artefact_is_reusable_and_the_page_the_same_each_time(run, tmp_path):
     made = run.report()
     again = report.run(
@@ -161,7 +194,9 @@ def test_ids_are_unique(outline):
 def test_sections_come_in_their_order(outline):
     assert outline.headings == [
         "Results on unseen patients",
+        "Results on new images of known patients",
         "Boundaries",
+        "Boundaries, known patients",
         "Unseen patients, one by one",
         "Real, mixed, synthetic: one mask",
         "What + MCPMix + RLA learnt: share, weight, discrepancy",

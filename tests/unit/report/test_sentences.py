@@ -20,7 +20,7 @@ def table_of(reference, method, undefined=0):
 
 
 def say(reference, method, groups):
-    return comparison(table_of(reference, method), "mcpmix-rla", groups, "patients")
+    return comparison(table_of(reference, method), "mcpmix-rla", groups, "test patients")
 
 
 def test_ahead_and_behind_differ_in_one_word_and_the_counts():
@@ -63,14 +63,15 @@ def test_caution_grows_with_fewer_seeds():
 
 
 def test_basis_counts_images_groups_and_seeds():
-    text = basis(table_of([60.0, 61.0], [60.0, 62.0]), 2, "patients")
+    text = basis(table_of([60.0, 61.0], [60.0, 62.0]), "test images of 2 patients")
     assert text.startswith(
         "Each figure is the mean over 4 test images of 2 patients, then mean ± standard deviation over 2 "
         "seeds."
     )
     assert "differences from Full-Sup" in text
-    assert "for one seed" in basis(table_of([60.0], []), 2, "groups")
-    assert "differences" not in basis(table_of([60.0], []), 2, "groups")
+    alone = basis(table_of([60.0], []), "new images of 2 known groups")
+    assert "4 new images of 2 known groups, for one seed" in alone
+    assert "differences" not in alone
 
 
 def test_undefined_values_are_listed_where_they_are():

@@ -65,8 +65,41 @@ def test_a_clean_chain_has_no_mark(setting):
     made = setting.run("clean", generator=setting.generator)
     assert "leaks" not in made.manifest["counts"]
     assert sorted(path.name for path in made.folder.iterdir() if path.suffix != ".lock") == [
-        "manifest.json", "predictions", "scores.csv", "summary.json",
+        "manifest.json", "predictions",
+        "scores-known.csv", "scores.csv", "summary-known.json", "summary.json",
     ]  # fmt: skip
+
+
+def test_known_groups_have_scores_of_their_own(setting):
+    made = setting.run("both")
+    parts = {"scores.csv": setting.index.part("test"), "scores-known.csv": setting.index.part("known")}
+    for name, records in parts.items():
+        rows = (made / name).read_text().splitlines()[1:]
+        assert [row.split(",")[0] for row in rows] == [record.id for record in records]
+    counts, known = made.manifest["counts"], json.loads((made / "summary-known.json").read_text())
+    assert (counts["images"], counts["known"]["images"]) == (2, 2)
+    assert counts["known"]["dsc"] == known["dsc"]["mean"]
+
+
+def test_a_data_set_without_a_known_part_has_the_same_test_scores(setting, make_config):
+    none = ("name=none", "train.arms=[full-sup]", "data.phantom.known_frames_per_patient=0")
+    alone = setting.run(
+        "alone-test", dataset=run(make_config(setting.folder, *none), until="dataset").dataset
+    )
+    both = setting.run("both-parts")
+    assert not (alone / "summary-known.json").exists()
+    assert "known" not in alone.manifest["counts"]
+    for name in ("scores.csv", "summary.json"):
+        assert (alone / name).read_bytes() == (both / name).read_bytes()
+
+
+def test_known_images_that_were_seen_are_refused_too(setting):
+    first = setting.index.part("known")[0]
+    bad = setting.network("saw-known", [*setting.index.part("train"), first])
+    with pytest.raises(
+        DataError, match=f"1 of 4 test images[^\n]*\n  - {first.id} = {first.id}, seen by the seg"
+    ):
+        setting.run("refused", segmenter=bad)
 
 
 def test_pooled_scores_stand_beside_the_means(setting):
@@ -88,13 +121,13 @@ def test_a_segmenter_that_saw_test_images_is_refused_with_their_names(setting):
     bad = setting.network("bad", [*setting.index.part("train"), *test])
     with pytest.raises(DataError) as caught:
         setting.run("refused", segmenter=bad)
-    assert f"{len(test)} of {len(test)} test images were seen in training" in str(caught.value)
+    assert f"{len(test)} of {len(test) + 2} test images were seen in training" in str(caught.value)
     assert "set evaluation.seen=mark" in str(caught.value)
     for record in test:
         assert f"  - {record.id} = {record.id}, seen by the segmenter" in str(caught.value)
     assert not (setting.folder / "refused").exists()
     made = setting.run("asked", config=marked(setting), segmenter=bad)
-    assert made.manifest["counts"]["leaks"].startswith(f"{len(test)} of {len(test)} test images were seen by")
+    assert made.manifest["counts"]["leaks"].startswith("2 of 4 test images were seen by")
 
 
 def test_a_generator_is_asked_by_the_digests_of_its_manifest_alone(setting):
@@ -111,27 +144,29 @@ def test_a_split_asked_for_by_name_is_scored_and_marked(setting):
     assert "were seen by the segmenter" in made.manifest["counts"]["leaks"]
 
 
-def test_a_killed_evaluation_goes_on_after_the_last_image(setting, monkeypatch):
-    whole = setting.run("whole")
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_killed_evaluation_goes_on_after_the_last_image(setting, monkeypatch, done):
+    """With one image of the test part done, and with one of the known part."""
+    whole = setting.run(f"whole-{done}")
     real, asked = evaluate._score, []
 
-    def stop_after_one(config, record, *rest):
-        if asked:
+    def stop(config, record, *rest):
+        if len(asked) == done:
             raise KeyboardInterrupt
         asked.append(record.id)
         return real(config, record, *rest)
 
-    monkeypatch.setattr(evaluate, "_score", stop_after_one)
+    monkeypatch.setattr(evaluate, "_score", stop)
     with pytest.raises(KeyboardInterrupt):
-        setting.run("killed")
-    partial = setting.folder / "killed.partial"
+        setting.run(f"killed-{done}")
+    partial = setting.folder / f"killed-{done}.partial"
     with (partial / "scores.jsonl").open("a") as file:
         file.write('{"id": "p0')  # a row cut short
     monkeypatch.setattr(evaluate, "_score", lambda config, record, *rest: asked.append(record.id) or
                         real(config, record, *rest))  # fmt: skip
-    again = setting.run("killed")
-    assert asked == [record.id for record in setting.index.part("test")]
-    for name in ("scores.csv", "summary.json"):
+    again = setting.run(f"killed-{done}")
+    assert asked == [record.id for part in ("test", "known") for record in setting.index.part(part)]
+    for name in ("scores.csv", "summary.json", "scores-known.csv", "summary-known.json"):
         assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 

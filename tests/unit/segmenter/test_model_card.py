@@ -75,9 +75,12 @@ def test_paths_of_this_machine_stay_here(tmp_path):
 def test_the_card_with_scores_is_another_file(tmp_path):
     before = card(tmp_path)
     (tmp_path / "evaluation").mkdir()
-    write_scored_card(tmp_path / "evaluation", tmp_path, SUMMARY)
+    known = {"dsc": {"mean": 80.5, "sd": 5.0, "n": 4, "undefined": 0}}
+    write_scored_card(tmp_path / "evaluation", tmp_path, {"test": SUMMARY, "known": known})
     scored = (tmp_path / "evaluation" / CARD).read_text(encoding="utf-8")
     assert "| dsc (%) | 70.12 | 10.00 | 3 |" in scored
+    table = scored.partition("On new images of groups that training has seen:")[2].partition("## Licences")[0]
+    assert table.splitlines()[-2:] == ["| dsc (%) | 80.50 | 5.00 | 4 |", ""]
     assert "| hd95 (px) | 12.00 | 1.00 | 2 (1 undefined) |" in scored
     assert "Not in this card" not in scored
     for part in before.split("## Scores")[0], before.split("## Licences")[1]:
@@ -90,7 +93,7 @@ def test_scores_follow_a_card_written_by_hand(text, tmp_path):
     if text is not None:
         (tmp_path / CARD).write_text(text)
     (tmp_path / "evaluation").mkdir()
-    write_scored_card(tmp_path / "evaluation", tmp_path, SUMMARY)
+    write_scored_card(tmp_path / "evaluation", tmp_path, {"test": SUMMARY})
     scored = tmp_path / "evaluation" / CARD
     assert scored.exists() == (text is not None)
     if text is not None:
