@@ -12,7 +12,7 @@ from mcpmix.core.pixels import Pixels
 from mcpmix.data.augment import LUMA
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import Row, Verdict
+from mcpmix.generator.bank import Row, Verdict, kind_of
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge
 
@@ -86,24 +86,12 @@ class Admission:
         self.judge, self.copies, self.arrays, self.groups = judge, copies, arrays, tuple(groups)
         self.alignment, self.copy, self.exposure = alignment, copy, exposure
 
-    def thresholds(self) -> dict[str, Any]:
-        """All limits by name, with what those of copies mean."""
-        return {
-            "alignment": self.alignment,
-            "copy": self.copies.as_json(self.copy),
-            "exposure": dict(self.exposure),
-        }
-
-    def unjudgeable(self) -> list[str]:
-        """Ids of real training images in which the judge itself does not reach the threshold."""
-        return [name for name in self.arrays.ids if self.judge.real.get(name, 1.0) < self.alignment]
-
     def assess(self, images: Pixels, sources: Sequence[int]) -> list[Verdict]:
         """A verdict on each of B,S,S,3 uint8 images; `sources` are the places of their training images."""
         masks, groups = self.arrays.masks[list(sources)], [self.groups[place] for place in sources]
         alignments, contrasts = self.judge.scores(images, masks, groups)
         distances = self.copies.measure(self.copies.features(images), images, sources)
-        verdicts = []
+        verdicts: list[Verdict] = []
         for alignment, contrast, near, light in zip(
             alignments, contrasts, distances, expose(images), strict=True
         ):
@@ -112,8 +100,13 @@ class Admission:
                 reasons.append(f"alignment: {alignment:.2f} < {self.alignment:.2f}")
             reasons += copy_problems(near, self.copy)
             scores = {"alignment": float(alignment), "contrast": float(contrast), **near, **light}
-            kept = {name: _for_json(value) for name, value in scores.items()}
-            verdicts.append(Verdict(kept, tuple(reason for reason in reasons if reason)))
+            kept: dict[str, float | str | None] = {}
+            for name, value in scores.items():
+                if isinstance(value, str):
+                    kept[name] = value
+                else:  # JSON has no NaN
+                    kept[name] = round(value, _DIGITS) if math.isfinite(value) else None
+            verdicts.append((kept, [reason for reason in reasons if reason]))
         return verdicts
 
     def summary(self, rows: Sequence[Row], folder: Path, replicas: int) -> dict[str, Any]:
@@ -129,7 +122,9 @@ class Admission:
             if len(paths) > 1
         ]
         without = [name for name in ids if name not in files]
-        unjudgeable, wanted, warnings = self.unjudgeable(), len(ids) * replicas, []
+        # Real images in which the judge itself does not reach the threshold.
+        unjudgeable = [name for name in ids if self.judge.real.get(name, 1.0) < self.alignment]
+        wanted, warnings = len(ids) * replicas, []
         if without:
             warnings.append(
                 f"no counterpart of {', '.join(without)} was admitted: training uses the real image instead, "
@@ -151,7 +146,11 @@ class Admission:
             "rejected": tally(rows),
             "without": without,
             "unjudgeable": unjudgeable,
-            "thresholds": self.thresholds(),
+            "thresholds": {
+                "alignment": self.alignment,
+                "copy": copies.as_json(self.copy),
+                "exposure": dict(self.exposure),
+            },
             "scores": {
                 **{name: _mean([row["scores"][name] for row in admitted]) for name in _AVERAGED},
                 "alignment_tried": _mean([row["scores"]["alignment"] for row in rows]),
@@ -163,22 +162,10 @@ class Admission:
         }
 
 
-def kind_of(reason: str) -> str:
-    """`alignment`, `copy`, `blank`, `too dark` ...: a reason without its figures."""
-    return reason.split(":")[0]
-
-
 def tally(rows: Iterable[Row]) -> dict[str, int]:
     """How many images each kind of reason has rejected; one image may have several."""
     kinds = Counter(kind for row in rows for kind in {kind_of(reason) for reason in row["reasons"]})
     return dict(sorted(kinds.items()))
-
-
-def _for_json(value: float | str) -> float | str | None:
-    """Rounded; None for NaN, which JSON does not have."""
-    if isinstance(value, str):
-        return value
-    return round(value, _DIGITS) if math.isfinite(value) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

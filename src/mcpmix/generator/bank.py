@@ -1,4 +1,4 @@
-"""The bank of pairs: K stored counterparts for each training mask, what was rejected, and their ledger.
+"""The bank of pairs: K stored counterparts for each training mask, what was rejected, ledger and pictures.
 
 The ledger has a row for every image that was tried, each sealed with the row before it. A row's `sha256`
 covers its own content and `previous`, the seal of the row before; the first row continues the key of the
@@ -8,18 +8,21 @@ located. A last line cut short by a kill is not damage: it was never finished, a
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from mcpmix.core.errors import StorageError, bullet_list
-from mcpmix.core.pixels import Pixels, write_png
+from mcpmix.core.pixels import Pixels, outline, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, file_digest, read_artifact, written
+from mcpmix.core.stage_folder import digest_of, file_digest, read_artifact
+from mcpmix.data.cache import Arrays
+from mcpmix.data.sample import read_image
 from mcpmix.generator.counterparts import CounterpartMaker
 from mcpmix.generator.workers import Request, make_filled
 
@@ -45,11 +48,18 @@ class Ledger:
     def __init__(self, path: Path, root: str) -> None:
         self.path, self.root = path, root
         text = path.read_bytes() if path.exists() else b""
-        self.rows = parse(path, text)
-        verify(path, self.rows, root)
-        if text and not text.endswith(b"\n"):  # cut off what a kill left unfinished
-            with written(path) as place:
-                place.write_bytes(text[: text.rfind(b"\n") + 1])
+        self._finished = text.rfind(b"\n") + 1  # bytes; a kill may have cut the last line short
+        self.rows = _parse(path, text)
+        previous = root
+        for number, row in enumerate(self.rows, start=1):
+            content = {name: value for name, value in row.items() if name != _SEAL}
+            if digest_of(content) != row.get(_SEAL):
+                raise _changed(path, number, "its content does not match its seal")
+            if row.get(_PREVIOUS) != previous:
+                raise _changed(
+                    path, number, "it does not follow the row before it: rows are missing or moved"
+                )
+            previous = str(row[_SEAL])
 
     @property
     def head(self) -> str:
@@ -60,17 +70,16 @@ class Ledger:
         """Seal one row and write it."""
         row: Row = json.loads(json.dumps({**content, _PREVIOUS: self.head}))  # as it will be read back
         row[_SEAL] = digest_of(row)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        with self.path.open("ab") as file:
+            file.truncate(self._finished)
+            file.write(line)
+        self._finished += len(line)
         self.rows.append(row)
 
 
-def parse(path: Path, text: bytes) -> list[Row]:
-    """The rows of a ledger's bytes; a last line that was not finished is left out.
-
-    Raises:
-        StorageError: a line is not a JSON object.
-    """
+def _parse(path: Path, text: bytes) -> list[Row]:
+    """The rows of a ledger's bytes; a last line that was not finished is left out."""
     rows = []
     # Bytes: splitlines() would also split at U+2028 inside a row.
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
@@ -82,22 +91,6 @@ def parse(path: Path, text: bytes) -> list[Row]:
             raise _changed(path, number, "it is not a row")
         rows.append(row)
     return rows
-
-
-def verify(path: Path, rows: Sequence[Row], root: str) -> None:
-    """Check the seals of all rows, of which the first must continue `root`; `path` is for messages.
-
-    Raises:
-        StorageError: the first line that does not fit.
-    """
-    previous = root
-    for number, row in enumerate(rows, start=1):
-        content = {name: value for name, value in row.items() if name != _SEAL}
-        if digest_of(content) != row.get(_SEAL):
-            raise _changed(path, number, "its content does not match its seal")
-        if row.get(_PREVIOUS) != previous:
-            raise _changed(path, number, "it does not follow the row before it: rows are missing or moved")
-        previous = str(row[_SEAL])
 
 
 def read_verified(folder: Path, root: str, head: str) -> list[Row]:
@@ -121,7 +114,7 @@ def read_verified(folder: Path, root: str, head: str) -> list[Row]:
 def read_rows(folder: Path) -> list[Row]:
     """All rows of a bank, not verified: the run does that before anything is trained."""
     path = folder / LEDGER
-    return parse(path, path.read_bytes()) if path.exists() else []
+    return _parse(path, path.read_bytes()) if path.exists() else []
 
 
 def admitted_replicas(rows: Iterable[Row], ids: Sequence[str]) -> list[tuple[int, ...]]:
@@ -140,18 +133,8 @@ def _changed(path: Path, number: int, why: str) -> StorageError:
     )
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What was measured on one image, as it goes to the ledger, and why it is rejected, if it is."""
-
-    scores: dict[str, float | str | None]
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the bank admits the image."""
-        return not self.reasons
-
+Verdict = tuple[dict[str, float | str | None], list[str]]
+"""What was measured on an image, for the ledger, and why it is rejected; without a reason it is admitted."""
 
 Assess = Callable[[Pixels, Sequence[int]], Sequence[Verdict]]
 """Verdicts on B images under the masks at B places."""
@@ -213,15 +196,15 @@ class Bank:
         """Make one batch, write its PNGs and its rows; returns which images are admitted."""
         draws = [self._draw(place, attempt) for place in places]
         images = make_filled(self.maker, draws, self.batch_size)
-        verdicts: Sequence[Verdict] = [Verdict({})] * len(images)
+        verdicts: Sequence[Verdict] = [({}, [])] * len(images)
         if self.assess is not None:
             # As in `make_filled`: scores must not depend on how many images happen to be judged together.
             extra, sources = self.batch_size - len(images), [place.index for place in places]
             filled = np.concatenate([images, *[images[-1:]] * extra])
             verdicts = self.assess(filled, sources + sources[-1:] * extra)[: len(images)]
-        for place, draw, pixels, verdict in zip(places, draws, images, verdicts, strict=True):
+        for place, draw, pixels, (scores, reasons) in zip(places, draws, images, verdicts, strict=True):
             name, seed = self.maker.arrays.ids[place.index], self.maker.seed(draw)
-            file = place_of(name, place.replica, attempt, admitted=verdict.admitted)
+            file = place_of(name, place.replica, attempt, admitted=not reasons)
             write_synthetic(self.folder / file, pixels, run=self.run, seed=seed)
             self.ledger.append(
                 {
@@ -234,12 +217,12 @@ class Bank:
                     "mask_sha256": self.masks[place.index],
                     "image_sha256": file_digest(self.folder / file),
                     "file": file.as_posix(),
-                    "scores": verdict.scores,
-                    "admitted": verdict.admitted,
-                    "reasons": list(verdict.reasons),
+                    "scores": scores,
+                    "admitted": not reasons,
+                    "reasons": reasons,
                 }
             )
-        return [verdict.admitted for verdict in verdicts]
+        return [not reasons for _, reasons in verdicts]
 
     def repair(self, rows: Sequence[Row], progress: Progress = SILENT) -> None:
         """Redraw damaged or missing images, given their rows of the ledger.
@@ -312,8 +295,7 @@ def inspect_bank(folder: Path) -> str:
             key = json.loads((folder / "key.json").read_text(encoding="utf-8"))["digest"]
         except (OSError, ValueError, KeyError, TypeError):  # absent or foreign: the next run starts over
             return "none yet"
-        rows = read_rows(folder)
-        verify(folder / LEDGER, rows, str(key))
+        rows = Ledger(folder / LEDGER, str(key)).rows
         found = f"unfinished, {len(rows)} images tried so far; the ledger is whole"
     if bad := damaged(folder, rows):
         named = [str(row["file"]) for row in bad[:_MOST_NAMED]]
@@ -324,3 +306,119 @@ def inspect_bank(folder: Path) -> str:
         )
         raise StorageError(bullet_list(headline, named))
     return found
+
+
+# --- pictures of a bank ------------------------------------------------------------------------------------
+
+_Cell = tuple[Pixels | None, str, bool]
+"""A picture (None: an empty place), the text below it, and whether it is crossed out."""
+
+_SIDE = 104  # pixels of a picture on the sheet
+_GAP, _TEXT, _HEADER, _MARGIN = 6, 15, 64, 16  # pixels between pictures, below, above and around them
+_MOST_ROWS = 40  # masks on the sheet; more are spread over the data set
+_MOST_REJECTED = 6  # rejected images shown of one mask
+_INK, _QUIET, _CROSS, _CONTOUR = (25, 25, 28), (120, 120, 126), (214, 39, 40), (255, 255, 255)
+
+
+def kind_of(reason: str) -> str:
+    """`alignment`, `copy`, `blank`, `too dark` ...: a reason without its figures."""
+    return reason.split(":")[0]
+
+
+def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Image:
+    """A row for each mask: the real image, its counterparts, then rejected images, crossed out."""
+    by_parent: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_parent[row["parent"]].append(row)
+    replicas = 1 + max((int(row["replica"]) for row in rows), default=0)
+    shown = min(len(arrays), _MOST_ROWS)
+    places = np.linspace(0, len(arrays) - 1, shown).round().astype(int)
+    lines = [
+        [
+            (arrays.images[place], arrays.ids[place], False),
+            *_cells(folder, by_parent[arrays.ids[place]], replicas),
+        ]
+        for place in places
+    ]
+    rejected = sum(not row["admitted"] for row in rows)
+    title = f"{len(rows) - rejected} counterparts of {len(arrays)} masks"
+    title += f", {rejected} rejected images" if rejected else ""
+    title += f"; {shown} masks are shown" if shown < len(arrays) else ""
+    legend = "Left: the real image. The line is the contour of the mask, the label of the whole row."
+    legend += " Red: rejected, with the reason." if rejected else ""
+
+    step, height, extra = _SIDE + _GAP, _SIDE + _TEXT + _GAP, 2 * _GAP
+    width = max(2 * _MARGIN + max(map(len, lines)) * step + 2 * extra, 620)
+    sheet = Image.new("RGB", (width, _HEADER + len(lines) * height + _MARGIN), (255, 255, 255))
+    draw = ImageDraw.Draw(sheet)
+    draw.text((_MARGIN, 12), title, _INK, ImageFont.load_default(17))
+    draw.text((_MARGIN, 37), legend, _QUIET, ImageFont.load_default(12))
+    for number, (cells, mask) in enumerate(zip(lines, arrays.masks[places], strict=True)):
+        small = Image.fromarray(mask * 255).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+        contour = outline(np.asarray(small) >= 128)
+        for column, (picture, caption, crossed) in enumerate(cells):
+            x = _MARGIN + column * step + extra * ((column > 0) + (column > replicas))
+            y, last = _HEADER + number * height, _SIDE - 1
+            if picture is None:
+                draw.rectangle((x, y, x + last, y + last), outline=_QUIET)
+            else:
+                pixels = np.array(Image.fromarray(picture).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS))
+                pixels[contour] = (0.35 * pixels[contour] + 0.65 * np.array(_CONTOUR)).astype(np.uint8)
+                sheet.paste(Image.fromarray(pixels), (x, y))
+            if crossed:
+                draw.line((x, y, x + last, y + last), _CROSS, 2)
+                draw.line((x, y + last, x + last, y), _CROSS, 2)
+            colour = _CROSS if crossed else _INK
+            draw.text((x + 1, y + _SIDE + 1), caption, colour, ImageFont.load_default(11))
+    return sheet
+
+
+def _cells(folder: Path, rows: Sequence[Row], replicas: int) -> list[_Cell]:
+    """The cells to the right of a mask's real image; the same number of counterparts for all masks."""
+    cells: list[_Cell] = [(None, "none admitted", False)] * replicas
+    rejected: list[_Cell] = []
+    for row in rows:
+        score = row["scores"].get("alignment")
+        dice = "" if score is None else f"Dice {score:.2f}"
+        if row["admitted"]:
+            replica = int(row["replica"])
+            caption = f"{replica}: {dice}" if dice else f"{replica}"
+            cells[replica] = read_image(folder / row["file"]), caption, False
+        else:
+            kind = kind_of(row["reasons"][0])  # short enough for a picture's width
+            rejected.append((read_image(folder / row["file"]), dice if kind == "alignment" else kind, True))
+    if more := len(rejected[_MOST_REJECTED:]):
+        rejected[_MOST_REJECTED - 1] = rejected[_MOST_REJECTED - 1][0], f"+ {more} more", True
+    return cells + rejected[:_MOST_REJECTED]
+
+
+def draw_histogram(path: Path, rows: Sequence[Row], real: Sequence[float], threshold: float) -> None:
+    """Alignment of all tried images against the cross-validated Dice of `real` ones."""
+    from matplotlib.figure import Figure
+
+    bins = np.linspace(0, 1, 21).tolist()
+    admitted = [row["scores"]["alignment"] for row in rows if row["admitted"]]
+    rejected = [row["scores"]["alignment"] for row in rows if not row["admitted"]]
+    figure = Figure(figsize=(6.4, 3.4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    labels = [f"admitted ({len(admitted)})", f"rejected ({len(rejected)})"]
+    axes.hist(
+        [admitted, rejected],
+        bins,
+        stacked=True,
+        color=["#1f77b4", "#d62728"],
+        label=labels,
+        ec="white",
+        lw=0.5,
+    )
+    # Real images are few: drawn as a share of the tried ones, so that both shapes can be compared.
+    weights = [len(rows) / len(real)] * len(real)
+    label = f"real images of unseen groups ({len(real)}, scaled)"
+    axes.hist(list(real), bins, weights=weights, histtype="step", color="#4d4d4d", lw=1.6, label=label)
+    axes.axvline(threshold, color="black", linewidth=1, linestyle="--")
+    place = axes.get_xaxis_transform()  # across in Dice, upwards in shares of the height
+    axes.text(threshold + 0.008, 0.98, f"threshold {threshold:.2f}", transform=place, va="top", fontsize=8)
+    axes.set(xlim=(0, 1), xlabel="alignment: Dice of the judge's mask against the true one", ylabel="images")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Software": None})

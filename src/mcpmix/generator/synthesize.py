@@ -11,12 +11,19 @@ from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
 from mcpmix.generator.admission import Admission, exposure_limits
-from mcpmix.generator.bank import LEDGER, Bank, Ledger, damaged, read_verified
+from mcpmix.generator.bank import (
+    LEDGER,
+    Bank,
+    Ledger,
+    contact_sheet,
+    damaged,
+    draw_histogram,
+    read_verified,
+)
 from mcpmix.generator.copies import CopyCheck
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import load_judge
-from mcpmix.generator.sheet import contact_sheet, draw_histogram
 from mcpmix.networks.features import features_digest, load_features
 from mcpmix.networks.weight_files import resolve
 
