@@ -75,11 +75,8 @@ def folder_of(root: Path, progress: Progress = SILENT) -> Path:
 def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits = LIMITS) -> Path:
     """Unpack zip or tar files once into a folder next to the first of them, named after their digests.
 
-    If that place is read-only, the environment variable MCPMIX_CACHE selects another one.
-
-    Raises:
-        DataError: an archive is damaged, of a foreign kind, or not safe to unpack; nothing is kept.
-        StorageError: there is no room, or the place is read-only.
+    If that place is read-only, the environment variable MCPMIX_CACHE selects another one. Of an archive that
+    is damaged, of a foreign kind, or not safe to unpack, nothing is kept.
     """
     digests = [_digest(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
     name, digest = archives[0].name, digests[0]

@@ -81,15 +81,10 @@ def fetch(
     server can and still has the same file. `NAME.json` records the address, and the version or the digest.
 
     Args:
-        folder: where to put it; made if needed.
         sha256: what the file must have; hexadecimal.
         md5: the same, where the publisher gives no better one.
         attempts: how often to try before giving up; each resumes the last one.
         timeout: seconds of silence that count as an interruption.
-
-    Raises:
-        DataError: connections are forbidden; the server refuses or breaks off; or the content is another.
-        StorageError: the disk is full or read-only.
     """
     refuse_offline()
     target = folder / urllib.parse.unquote(urllib.parse.urlsplit(url).path).rpartition("/")[2]

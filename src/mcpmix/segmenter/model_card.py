@@ -4,6 +4,7 @@ Training writes it without scores; evaluation writes it once more into its own f
 """
 
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,70 +21,6 @@ Not in this card: it was written before any test image was seen. `mcpmix evaluat
 the scores to `evaluation/ARM/seed-N/README.md` of the run. Pass that one on with this folder.
 """
 _PIXELS = ("hd95", "assd")  # metrics in pixels; all others are in percent
-
-_CARD = """\
----
-library_name: mcpmix
-pipeline_tag: image-segmentation
-tags: [medical, lesion-segmentation, {name}]
----
-# {name} {variant}, trained with {arm}, seed {seed}
-
-Marks lesions in RGB images: one probability for each pixel. Trained at {size} x {size} pixels; takes images
-of any size. Written by mcpmix; figures come from the run's own files.
-
-## Intended use and limits
-
-For research on segmentation with few annotated images. It is not a medical device: it has not been
-shown to be safe or useful in the care of patients, and it must not be used for decisions about them.
-
-- It knows only the images it was trained on (below). Test scores say nothing about other devices, hospitals,
-  organs and kinds of lesion unless the test images came from there.
-- It may mark something where there is no lesion, above all if all its training images showed one.
-- Its probabilities are not calibrated.
-- The checkpoint was chosen on the validation images, so the validation score is too good.
-
-## Data
-
-| part | images | groups (patients, lesions or sequences) | sources |
-|---|---:|---:|---|
-{parts}
-
-Digest of ids, split and pixels (SHA-256): `{digest}`
-
-## Training
-
-- strategy `{arm}`, {train.epochs} + {train.tail_epochs} epochs, batches of
-  {train.batch_size}, AdamW at {train.learning_rate:g}, weight decay {train.weight_decay:g}
-- weights of epoch {best_epoch}, validation DSC {validation_dsc:.2f} %
-- all settings: `manifest.json` in this folder
-
-## Scores on the test images
-
-{scores}
-## Licences
-
-The terms of the training images bind these weights too: see where the images came from.
-Weights that training started from or used:
-
-| for | weights | licence |
-|---|---|---|
-{licences}
-
-## Use
-
-```python
-import numpy as np
-import mcpmix
-from PIL import Image
-
-image = np.asarray(Image.open("image.png").convert("RGB"))
-probability = mcpmix.load_segmenter("path/to/this/folder").predict(image)
-```
-
-`mcpmix predict FOLDER IMAGES --out MASKS` does the same for a folder of images;
-`mcpmix export FOLDER --out model.onnx` writes a file that needs neither torch nor mcpmix.
-"""
 
 
 def write_card(folder: Path, config: Config, description: Mapping[str, Any], index: DatasetIndex) -> None:
@@ -111,7 +48,8 @@ def write_card(folder: Path, config: Config, description: Mapping[str, Any], ind
             shown = source if source in KNOWN else Path(source).name
             licences.append(f"| {purpose} | {shown} | {licence_of(source)} |")
 
-    text = _CARD.format(
+    template = (resources.files(__package__) / "model_card.md").read_text(encoding="utf-8")
+    text = template.format(
         **description,
         train=config.train,
         parts="\n".join(parts),
