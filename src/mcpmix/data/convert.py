@@ -205,9 +205,6 @@ def repair(
         out: a folder that does not exist, or is empty; not inside the source.
         drop_copies: whether to keep only the first of images with identical pixels.
         unpaired: why files of the source are in no sample, to be listed with the changes.
-
-    Raises:
-        StorageError: the folder holds something or lies in the source, or the disk is full.
     """
     place = Path(os.path.realpath(out))
     for source in {path.parent for item in collection.samples for path in (item.image, item.mask)}:

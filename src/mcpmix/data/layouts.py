@@ -64,9 +64,6 @@ def scan_folder(
 
     Returns:
         Samples in the order of their ids.
-
-    Raises:
-        DataError: with every problem of the folders, each with its file and remedy.
     """
     problems: list[str] = []
     image_files = _files(images, "images", problems)
@@ -209,11 +206,7 @@ class Row:
 
 
 def read_rows(table: Path) -> list[Row]:
-    """All rows of a CSV (commas, semicolons or tabs) or JSONL file in UTF-8; there is at least one.
-
-    Raises:
-        DataError: the file is missing, is not text, or holds no table.
-    """
+    """All rows of a CSV (commas, semicolons or tabs) or JSONL file in UTF-8; there is at least one."""
     try:
         lines = table.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError as error:

@@ -75,10 +75,6 @@ def load(name: str, root: Path, progress: Progress = SILENT) -> Collection:
         name: one of `entries()`.
         root: the folder that the archive unpacks to; the folder that holds it; the archive itself; or the
             folder that holds the archives as they are published. Archives are unpacked next to themselves.
-
-    Raises:
-        DataError: the folder has another layout, or images lack masks, with every problem; or an archive
-            cannot be unpacked.
     """
     item = entry(name)
     if is_archive(root):
@@ -168,9 +164,6 @@ def pair(images: Path, masks: Path, suffixes: Sequence[str] = (), skip: str = ""
     Args:
         suffixes: what may follow the image's stem in the stem of its mask; case does not matter.
         skip: files whose stem ends so do not count as images.
-
-    Raises:
-        DataError: with every image without a mask and every mask without an image.
     """
     image_files = [path for path in list_images(images) if not (skip and path.stem.endswith(skip))]
     problems = [] if image_files else [f"{images} holds no images."]

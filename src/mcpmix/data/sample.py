@@ -183,9 +183,6 @@ def named_images(images: Path) -> dict[str, Path]:
 
     Args:
         images: an image, or a folder with images at any depth.
-
-    Raises:
-        DataError: there are none, or two of them would give results of the same name.
     """
     if images.is_file():
         return {images.stem: images}

@@ -94,11 +94,7 @@ def _parse(path: Path, text: bytes) -> list[Row]:
 
 
 def read_verified(folder: Path, root: str, head: str) -> list[Row]:
-    """All rows of a finished bank, from the one that continues `root` to the one whose seal is `head`.
-
-    Raises:
-        StorageError: the ledger is missing or was changed.
-    """
+    """All rows of a finished bank, from the one that continues `root` to the one whose seal is `head`."""
     path = folder / LEDGER
     if not path.exists():
         raise StorageError(f"{path} is missing. Delete the folder {folder} to redo the pairs.")
@@ -225,11 +221,7 @@ class Bank:
         return [not reasons for _, reasons in verdicts]
 
     def repair(self, rows: Sequence[Row], progress: Progress = SILENT) -> None:
-        """Redraw damaged or missing images, given their rows of the ledger.
-
-        Raises:
-            StorageError: a redrawn image differs from its digest.
-        """
+        """Redraw damaged or missing images, given their rows of the ledger."""
         if not rows:
             return
         ids = self.maker.arrays.ids
@@ -279,11 +271,7 @@ def write_synthetic(path: Path, pixels: Pixels, *, run: str, seed: int) -> None:
 
 
 def inspect_bank(folder: Path) -> str:
-    """Describe a finished bank, or the unfinished one, in a few words.
-
-    Raises:
-        StorageError: a ledger row was changed, or images are damaged or missing.
-    """
+    """Describe a finished or unfinished bank in a few words; a StorageError if it was changed or damaged."""
     artifact = read_artifact(folder)
     if artifact is not None:
         rows = read_verified(folder, artifact.digest, artifact.manifest["counts"]["ledger"])

@@ -258,9 +258,6 @@ def open_pairs(
         edits: take the place of counterparts.
         pairs: the bank; needed unless all counterparts are new.
         generator: needed for new counterparts, with the depth maps.
-
-    Raises:
-        DataError: a stage that the source needs is missing.
     """
     synthesis, drawn_by = config.synthesis, seed_for(config.seed, seed)
     numbers: list[Sequence[int]]

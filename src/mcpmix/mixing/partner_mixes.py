@@ -19,11 +19,7 @@ from mcpmix.mixing.strategy import Batch, FixedStrategy, Search, Term, require
 
 
 def require_partners(batch: Batch, method: str) -> None:
-    """Refuse a batch in which an image has no partner but itself.
-
-    Raises:
-        ConfigError: If the batch holds fewer than two different samples.
-    """
+    """Refuse a batch in which an image has no partner but itself."""
     if len(set(batch.ids)) < 2:
         raise ConfigError(
             f"{method} mixes each image with another one of its batch, and this batch holds one sample only "

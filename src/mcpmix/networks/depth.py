@@ -45,11 +45,7 @@ class DepthNetwork:
 
     @torch.no_grad()
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        """B,H,W,3 uint8 images to B,H,W float32 depth in [0, 1], near = 1.
-
-        Raises:
-            ModelError: the network returns values that are not finite.
-        """
+        """B,H,W,3 uint8 images to B,H,W float32 depth in [0, 1], near = 1."""
         inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
         output, size = self.model(**inputs), images.shape[1:3]
         if self.model.config.model_type == "zoedepth":  # its processor pads, and only it knows how much
@@ -67,9 +63,6 @@ def convention(folder: Path, near: str = "auto") -> str:
 
     Metric networks are known by their type or `depth_estimation_type`, DPTs by a folder that is named after a
     metric data set.
-
-    Raises:
-        ModelError: the folder has no readable configuration.
     """
     if near != "auto":
         return near
@@ -86,11 +79,7 @@ def convention(folder: Path, near: str = "auto") -> str:
 
 
 def normalise_depth(raw: Tensor, near: str) -> Tensor:
-    """Stretch each raw map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0.
-
-    Raises:
-        ModelError: a value is not finite.
-    """
+    """Stretch each raw map of B,H,W to [0, 1] with near = 1; one that is constant up to rounding gives 0."""
     if not torch.isfinite(raw).all():
         raise ModelError(
             "The depth network returns values that are not finite. Its weights are damaged, or do not belong "

@@ -123,11 +123,7 @@ def load_features(source: str) -> nn.Module:
 
 
 def load_small_features(folder: Path) -> SmallFeatures:
-    """Read what `save_features` wrote, in float32.
-
-    Raises:
-        ModelError: the folder has no such network, or it is damaged.
-    """
+    """Read what `save_features` wrote, in float32."""
     missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
     if missing:
         raise ModelError(f"No feature network in {folder}: {missing[0]} is missing.")
@@ -143,11 +139,7 @@ def load_small_features(folder: Path) -> SmallFeatures:
 
 
 def features_digest(source: str) -> str:
-    """SHA-256 of the weights that `load_features` reads; they may change under their name.
-
-    Raises:
-        ModelError: the weights are not on this machine, or have another digest than their pin.
-    """
+    """SHA-256 of the weights that `load_features` reads; they may change under their name."""
     return file_digest(_present_resnet()) if source == "resnet50" else digest_of_source(source, "features")
 
 

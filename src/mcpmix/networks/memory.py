@@ -53,11 +53,7 @@ class MetaPipeline(NamedTuple):
 
 
 def pipeline_configs(source: str) -> dict[str, dict[str, Any]]:
-    """The `config.json` of UNet, autoencoder and text encoder; of Stable Diffusion also where it is absent.
-
-    Raises:
-        ModelError: the generator is neither known nor here, or its configuration files are damaged.
-    """
+    """The `config.json` of UNet, autoencoder and text encoder; Stable Diffusion is known without its files."""
     name, _ = split_pin(source)
     if name == STABLE_DIFFUSION and not Path(name).is_dir():
         return SD15

@@ -41,10 +41,6 @@ class Segformer(nn.Module):
     Args:
         variant: "nano", "b0" ... "b5".
         weights: "embedded" (nano), a hub id that is on this machine, or a local folder; None: from scratch.
-
-    Raises:
-        ConfigError: there is no such variant.
-        ModelError: the weights are not here, damaged, or of another network or variant.
     """
 
     def __init__(self, variant: str, weights: str | None = None) -> None:
@@ -97,10 +93,6 @@ def require_segformer(source: str, variant: str, wanted: SegformerConfig) -> Pat
 
     Args:
         source: as configured: a hub id that is on this machine or a folder, optionally pinned.
-
-    Raises:
-        ModelError: nothing of that name is here; it is a file, or a folder of another network or variant; its
-            files are missing, damaged or pickles.
     """
     if (file := resolve_file(source)) is not None:
         raise ModelError(f"{file} is a file. {_EXPECTED}.")

@@ -253,9 +253,6 @@ def read_state(source: str) -> dict[str, Tensor]:
     Args:
         source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
             wrote (plain tensors only); optionally pinned, `@sha256:<digest>`.
-
-    Raises:
-        ModelError: no such file, not of these kinds, or of another digest.
     """
     name, pin = split_pin(source)
     path = Path(name).expanduser()
@@ -325,11 +322,7 @@ def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]
 
 
 def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Read back what `save_segmenter` wrote: the network in evaluation mode and its description.
-
-    Raises:
-        ModelError: the folder has no segmenter, a damaged one, or weights of another architecture.
-    """
+    """Read back what `save_segmenter` wrote: the network in evaluation mode and its description."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         if folder.is_file() and (folder.suffix in PICKLES or _is_pickle(folder)):
@@ -360,11 +353,7 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """The config.json of a segmenter: at least `name`, `variant` and `size`.
-
-    Raises:
-        ModelError: it is missing or damaged, or not of a segmenter.
-    """
+    """The config.json of a segmenter: at least `name`, `variant` and `size`."""
     path = folder / _CONFIG
     try:
         description = json.loads(path.read_text(encoding="utf-8"))

@@ -63,13 +63,6 @@ def export_segmenter(
 
     Returns:
         The folder of the segmenter, and how the file compares with torch.
-
-    Raises:
-        ConfigError: `out` has another ending.
-        DataError: there are no images to compare on.
-        DependencyError: packages of the extra `export` are missing.
-        ModelError: there is no segmenter, ONNX cannot express it, or the file does not agree with torch.
-        StorageError: the disk is full or not writable.
     """
     if out.suffix != ".onnx":
         raise ConfigError(f"--out is {out}; expected a file name that ends in .onnx.")
@@ -110,9 +103,6 @@ def images_of(segmenter: Path, given: Path | None) -> list[Path]:
 
     Those of `given`, an image or a folder; else the test images of the run, in which the segmenter's folder
     is <run>/segmenter/<arm>/<seed>.
-
-    Raises:
-        DataError: there are none.
     """
     found: list[Path] = []
     if given is not None:

@@ -98,11 +98,7 @@ def load_segmenter(path: Path | str, device: torch.device | str = "cpu") -> Pred
 
 
 def segmenter_folder(path: Path) -> Path:
-    """The segmenter's own folder: `path` itself, or that of a run's best segmenter by validation DSC.
-
-    Raises:
-        ModelError: it is a run without a finished segmenter.
-    """
+    """The segmenter's own folder: `path` itself, or that of a run's best segmenter by validation DSC."""
     if (path / "model.safetensors").exists() or not (path / "segmenter").is_dir():
         return path
     found = sorted(file.parent for file in (path / "segmenter").glob("*/seed-*/model.safetensors"))
