@@ -1,15 +1,18 @@
 """Public data sets: found by name, loaded from their archives, packed or not.
 
-A new data set is a function that finds its files, with the help of `locate` and `pair`, and an `Entry` in the
-catalogue at the end; nothing else has to be changed.
+A new data set is a function that finds its files, with the help of `locate` and `pair`, entered in `READERS`,
+and its facts in `public_sets.yaml`; nothing else has to be changed.
 """
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
+
+import yaml
 
 from mcpmix.core.errors import ConfigError, DataError, bullet_list, did_you_mean
 from mcpmix.core.pixels import list_images
@@ -22,7 +25,7 @@ from mcpmix.data.splits import PARTS
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that anybody may download; its digests are empty where the publisher states none."""
+    """A file that anybody may download, with the digest that its publisher states."""
 
     url: str
     sha256: str = ""
@@ -43,22 +46,28 @@ class Entry:
     images: int  # number of images with masks in the complete set
     shows: str  # what is seen, in a few words
     groups: str  # what a group is; empty if nothing is known and each image is its own
-    splits: tuple[str, ...]  # names of the splits that come with it
+    splits: Sequence[str]  # names of the splits that come with it
     licence: str
     citation: str
     home: str  # where it is obtained, and on what conditions
     layout: str  # what the unpacked archive looks like
-    traps: tuple[str, ...]  # what has gone wrong for others
+    traps: Sequence[str]  # what has gone wrong for others
     load: Callable[[Path], Collection]  # from the unpacked archive's folder, or the folder that holds it
-    archives: tuple[Archive, ...] = ()  # what `mcpmix data get` downloads
+    archives: Sequence[Archive] = ()  # what `mcpmix data get` downloads
     access: str = ""  # how to get it where there is no open download
     stems: str = ""  # a regular expression for the stems of its images, by which it is recognised
     whole: bool = False  # whether it is recognised only if complete, because others use the same names
 
 
+@cache
 def entries() -> dict[str, Entry]:
     """All data sets by name."""
-    return {item.name: item for item in _CATALOGUE}
+    facts = yaml.safe_load((resources.files(__package__) / "public_sets.yaml").read_text(encoding="utf-8"))
+    found = {}
+    for name, values in sorted(facts.items()):
+        archives = [Archive(**archive) for archive in values.pop("archives", [])]
+        found[name] = Entry(name=name, load=READERS[name], archives=archives, **values)
+    return found
 
 
 def entry(name: str) -> Entry:
@@ -221,15 +230,6 @@ def _load_cvc(root: Path) -> Collection:
 
 _ISIC_NAMES = {"train": "Training", "validation": "Validation", "test": "Test_v2"}
 _ISIC_COPIES = frozenset({"ISIC_0012970"})  # shows the same pixels as ISIC_0012127 of the validation part
-_ISIC_URL = "https://isic-challenge-data.s3.amazonaws.com/2017/ISIC-2017"
-_ISIC_MD5 = {
-    "Training_Data": "a14a7e622c67a358797ae59abb8a0b0c",
-    "Training_Part1_GroundTruth": "77fdbeb6fbec4139937224416b250f4c",
-    "Validation_Data": "8d6419d942112f709894c0d82f6c9038",
-    "Validation_Part1_GroundTruth": "64d3e68fa2deeb8a5e89aa8dec2efd44",
-    "Test_v2_Data": "5f6a0b5e1f2972bd1f5ea02680489f09",
-    "Test_v2_Part1_GroundTruth": "b1742de6bd257faca3b2b21a4aa3b781",
-}
 
 
 def _load_isic(root: Path) -> Collection:
@@ -291,103 +291,9 @@ def _load_piccolo(root: Path) -> Collection:
     return Collection(tuple(samples), splits={"official": official}, grouped=item.groups)
 
 
-_CATALOGUE = (
-    Entry(
-        name="cvc-clinicdb",
-        title="CVC-ClinicDB (CVC-612)",
-        images=_CVC_FRAMES,
-        shows="polyps in colonoscopy, 384 x 288 pixels",
-        groups="video sequence (29 of 25 studies)",
-        splits=("pranet (leaks)",),
-        licence="research and education only, no commercial use",
-        citation="Bernal et al., WM-DOVA maps for accurate polyp highlighting, CMIG 43, 2015",
-        home="https://polyp.grand-challenge.org/CVCClinicDB/",
-        layout="Original/ and 'Ground Truth'/ (in TIF/ or PNG/ or alone), or images/ and masks/; frames 1 to "
-        "612",
-        traps=(
-            "frames of one sequence look alike: split by sequence",
-            "PraNet's 62 test frames come from 26 of the 29 sequences; offered for comparison, marked as "
-            "leaking",
-            "138 masks are not two-valued; lesion is 128 or more, and 1 or more gives other areas",
-            "the original TIFFs name a grey layout for three channels, which many readers refuse",
-        ),
-        load=_load_cvc,
-        access="its authors link a RAR archive at https://polyp.grand-challenge.org/CVCClinicDB/",
-        stems=r"\d{1,3}",
-        whole=True,
-    ),
-    Entry(
-        name="isic-2017",
-        title="ISIC 2017, Part 1 (lesion segmentation)",
-        images=2750,
-        shows="skin lesions in dermoscopy, JPEG, 576 to 6750 pixels wide",
-        groups="",
-        splits=("official",),
-        licence="CC0 for the challenge set; some images carry their own licence",
-        citation="Codella et al., Skin Lesion Analysis Toward Melanoma Detection, ISBI 2018, arXiv "
-        "1710.05006",
-        home="https://challenge.isic-archive.com/data/ (open download)",
-        layout="ISIC-2017_Training_Data/ and ISIC-2017_Training_Part1_GroundTruth/ (and those of Validation "
-        "and Test_v2), or train/ and validation/ (and test/), each with images/ and masks/",
-        traps=(
-            "official parts: 2000, 150 and 600; where the test masks are missing, the 150 are the test part",
-            "training ISIC_0012970 shows the same pixels as validation ISIC_0012127: the official split "
-            "leaves the training copy out",
-            "*_superpixels.png in the image folders are not images",
-            "its images are in ISIC 2018 as well: never use one to test the other",
-        ),
-        load=_load_isic,
-        archives=tuple(Archive(f"{_ISIC_URL}_{name}.zip", md5=md5) for name, md5 in _ISIC_MD5.items()),
-        stems=r"ISIC_\d{7}",
-    ),
-    Entry(
-        name="kvasir-seg",
-        title="Kvasir-SEG",
-        images=1000,
-        shows="polyps in colonoscopy, JPEG of 332 x 487 to 1920 x 1072 pixels",
-        groups="",
-        splits=("official", "pranet"),
-        licence="research and education; commercial use only with written permission",
-        citation="Jha et al., Kvasir-SEG: A Segmented Polyp Dataset, MultiMedia Modeling 2020",
-        home="https://datasets.simula.no/kvasir-seg/ (open download)",
-        layout="images/ and masks/ with equal names (in Kvasir-SEG/)",
-        traps=(
-            "masks are JPEG with levels 0 to 7 and 248 to 255; lesion is 128 or more",
-            "no patient or video is named, so no split by patient is possible",
-            "official: 880 names for training, 120 for test; PraNet's 900 and 100 are other names",
-            "HyperKvasir's segmented images come from the same pool: never a test set for it",
-        ),
-        load=_load_kvasir,
-        archives=(
-            Archive(
-                "https://datasets.simula.no/downloads/kvasir-seg.zip",
-                sha256="03b30e21d584e04facf49397a2576738fd626815771afbbf788f74a7153478f7",
-            ),
-        ),
-        stems=r"c[jk][a-z0-9]{23}",
-    ),
-    Entry(
-        name="piccolo",
-        title="PICCOLO (widefield, release 0.1)",
-        images=3433,
-        shows="polyps in colonoscopy, white light and narrow band, 854 x 480 and larger",
-        groups="video (VP number in the name)",
-        splits=("official",),
-        licence="on request; conditions of the Basque Biobank",
-        citation="Sanchez-Peralta et al., PICCOLO White-Light and Narrow-Band Imaging Colonoscopic Dataset, "
-        "Applied Sciences 10(23), 2020, doi 10.3390/app10238501",
-        home="https://www.biobancovasco.bioef.eus (ask solicitudes.biobancovasco@bioef.eus)",
-        layout="train/, validation/ and test/, each with polyps/ and masks/ (in 'piccolo "
-        "dataset-release0.1'/)",
-        traps=(
-            "official parts: 2203, 897 and 333 images; some copies are not complete",
-            "masks are TIFF named <image>_Corrected; void/ marks the area outside the picture and is not "
-            "read",
-            "several lesions share a video: split by video, not by lesion",
-        ),
-        load=_load_piccolo,
-        access="fill in the form at https://labur.eus/EzJUN, write to solicitudes.biobancovasco@bioef.eus; "
-        "the biobank sends a RAR archive",
-        stems=r"\d{3}_VP\d+_frame\d{4}",
-    ),
-)
+READERS: dict[str, Callable[[Path], Collection]] = {
+    "cvc-clinicdb": _load_cvc,
+    "isic-2017": _load_isic,
+    "kvasir-seg": _load_kvasir,
+    "piccolo": _load_piccolo,
+}

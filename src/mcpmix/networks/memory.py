@@ -53,7 +53,7 @@ class MetaPipeline(NamedTuple):
 
 
 def pipeline_configs(source: str) -> dict[str, dict[str, Any]]:
-    """The `config.json` of UNet, autoencoder and text encoder; Stable Diffusion is known without its files."""
+    """The `config.json` of UNet, autoencoder and text encoder; Stable Diffusion needs none, it is known."""
     name, _ = split_pin(source)
     if name == STABLE_DIFFUSION and not Path(name).is_dir():
         return SD15

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from mcpmix.core.errors import ConfigError, DataError
@@ -371,15 +372,20 @@ def test_two_files_of_one_stem_are_named(tmp_path):
 # --- one more ----------------------------------------------------------------------------------------------
 
 
-def test_the_data_set_of_the_documentation_is_one_short_file_that_works(tmp_path):
-    page = Path(__file__).parents[3] / "docs" / "data.md"
-    source = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    assert source.count("\n") < 60
-    module: dict[str, object] = {}
+def test_the_data_set_of_the_documentation_is_short_and_works(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    source, facts = (page.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "yaml"))
+    assert (source + facts).count("\n") < 40
+    [(name, values)] = yaml.safe_load(facts).items()
+    known = {**catalog.entries(), name: catalog.Entry(name=name, load=lambda root: None, **values)}
+    monkeypatch.setattr(catalog, "entries", lambda: known)
+    module = {**vars(catalog)}
     exec(compile(source, "isic_2018.py", "exec"), module)
     for number, part in enumerate(("Training", "Validation", "Test")):
         picture(tmp_path / f"ISIC2018_Task1-2_{part}_Input" / f"ISIC_{number}.jpg")
         picture(tmp_path / f"ISIC2018_Task1_{part}_GroundTruth" / f"ISIC_{number}_segmentation.png", "L")
         (tmp_path / f"ISIC2018_Task1-2_{part}_Input" / "LICENSE.txt").write_text("")
-    collection = module["ENTRY"].load(tmp_path)
+    collection = module["_load_isic_2018"](tmp_path)
     assert collection.splits["official"] == {"ISIC_0": "train", "ISIC_1": "validation", "ISIC_2": "test"}
+    with pytest.raises(DataError, match="ISIC2018_Task1-2_Training_Input/ and"):
+        module["_load_isic_2018"](tmp_path / "ISIC2018_Task1-2_Test_Input")
