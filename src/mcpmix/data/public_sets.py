@@ -6,7 +6,7 @@ and its facts in `public_sets.yaml`; nothing else has to be changed.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -182,11 +182,16 @@ def pair(images: Path, masks: Path, suffixes: Sequence[str] = (), skip: str = ""
     return pairs
 
 
-def held_out(samples: Sequence[Sample], file: str) -> dict[str, str]:
-    """A split of which only the test part is published, in a list of names that the package ships."""
+def held_out(names: Mapping[str, str], file: str) -> dict[str, str]:
+    """A split of which only the test part is published, in a list that the package ships.
+
+    Args:
+        names: of the samples in the list, by id.
+        file: the list, without its ending.
+    """
     text = (resources.files(__package__) / "names" / f"{file}.txt").read_text(encoding="utf-8")
     test = frozenset(text.split())
-    return {sample.id: "test" if sample.id in test else "train" for sample in samples}
+    return {sample: "test" if name in test else "train" for sample, name in names.items()}
 
 
 # --- CVC-ClinicDB ------------------------------------------------------------------------------------------
@@ -217,10 +222,10 @@ def _load_cvc(root: Path) -> Collection:
             )
         group = f"sequence-{bisect_right(_CVC_STARTS, number):02}"
         frames[number] = Sample(image.stem, image, mask, group, item.name)
-    samples = tuple(frames[number] for number in sorted(frames))
+    numbers = {frames[number].id: str(number) for number in sorted(frames)}  # copies pad them: 001
     return Collection(
-        samples,
-        splits={"pranet": held_out(samples, "cvc-clinicdb-pranet-test")},
+        tuple(frames[number] for number in sorted(frames)),
+        splits={"pranet": held_out(numbers, "cvc-clinicdb-pranet-test")},
         leaks={"pranet": "PraNet's test frames lie between training frames of the same video sequences"},
         grouped=item.groups,
     )
@@ -261,9 +266,10 @@ def _load_kvasir(root: Path) -> Collection:
     images, masks = locate(root, [("images", "masks")], item.layout)
     pairs = pair(images, masks)
     samples = tuple(Sample(image.stem, image, mask, image.stem, item.name) for image, mask in pairs)
+    names = {sample.id: sample.id for sample in samples}
     return Collection(
         samples,
-        splits={name: held_out(samples, f"kvasir-seg-{name}-test") for name in ("official", "pranet")},
+        splits={split: held_out(names, f"kvasir-seg-{split}-test") for split in ("official", "pranet")},
     )
 
 

@@ -148,6 +148,14 @@ def test_cvc_png_layouts_group_by_sequence(tmp_path, folders):
     ]  # fmt: skip
 
 
+def test_cvc_frames_with_padded_numbers_are_in_the_same_parts(tmp_path):
+    for folder in ("images", "masks"):
+        for frame in ("013", "014", "612"):
+            picture(tmp_path / folder / f"{frame}.png")
+    pranet = catalog.load("cvc-clinicdb", tmp_path).splits["pranet"]
+    assert pranet == {"013": "train", "014": "test", "612": "train"}
+
+
 def test_cvc_has_no_frame_613(tmp_path):
     for folder in ("images", "masks"):
         picture(tmp_path / folder / "613.png")
