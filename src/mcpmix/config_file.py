@@ -20,20 +20,15 @@ _PATHS = ("output", "data.root", "data.images", "data.masks", "data.groups", "da
 
 def preset_names() -> list[str]:
     """Names that `preset:` accepts."""
-    return sorted(
-        file.name.removesuffix(".yaml") for file in _PRESETS.iterdir() if file.name.endswith(".yaml")
-    )
+    return sorted(Path(file.name).stem for file in _PRESETS.iterdir() if file.name.endswith(".yaml"))
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a YAML file; relative paths in it are relative to the file.
+    """Read a YAML file; relative paths in it are relative to the file. A ConfigError has every problem found.
 
     Args:
         path: the file. Its key `preset` names the values it starts from; of a list, later ones win.
         overrides: `key.key=value` texts, as on the command line; relative to the working directory.
-
-    Raises:
-        ConfigError: with every problem found.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -57,13 +52,21 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 def resolve_config(
     tree: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "configuration"
 ) -> Config:
-    """Merge preset, given values and overrides (later wins) and validate the result.
-
-    Raises:
-        ConfigError: with every problem found.
-    """
-    values, problems = _parse_overrides(overrides)
-    given = _merge(dict(tree), values)
+    """Merge preset, given values and overrides (later wins) and validate the result."""
+    given, problems = dict(tree), []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            problems.append(f"override {override!r}: expected key=value, e.g. train.epochs=50")
+            continue
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError):
+            problems.append(f"override {override!r}: the value is not valid YAML")
+            continue
+        for name in reversed(key.split(".")):
+            value = {name: value}
+        given = _merge(given, value)
     preset = given.pop("preset", None)
     merged = _merge(_load_presets(preset), given) if preset is not None else given
     try:
@@ -109,25 +112,6 @@ def _parse_yaml(text: str, source: str) -> Tree:
     if not isinstance(tree, dict):
         raise ConfigError(f"{source}: expected `key: value` lines, got a {type(tree).__name__}.")
     return tree
-
-
-def _parse_overrides(overrides: Sequence[str]) -> tuple[Tree, list[str]]:
-    values: Tree = {}
-    problems = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            problems.append(f"override {override!r}: expected key=value, e.g. train.epochs=50")
-            continue
-        try:
-            tree = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError):
-            problems.append(f"override {override!r}: the value is not valid YAML")
-            continue
-        for name in reversed(key.split(".")):
-            tree = {name: tree}
-        values = _merge(values, tree)
-    return values, problems
 
 
 def _merge(base: Tree, top: Mapping[str, Any]) -> Tree:

@@ -37,11 +37,7 @@ def save_state(path: Path, state: State) -> None:
 
 
 def load_state(path: Path, device: str = "cpu") -> State:
-    """Read back what `save_state` wrote.
-
-    Raises:
-        ModelError: the file is missing, damaged or of another format.
-    """
+    """Read back what `save_state` wrote."""
     try:
         with safe_open(path, framework="pt", device=device) as file:
             metadata = file.metadata() or {}
@@ -108,12 +104,11 @@ def run_steps(
     also_save_every: int = 0,
     write: bool = True,
 ) -> None:
-    """Call `step(n)` for n = 0 .. steps-1, starting where the checkpoint stands.
+    """Call `step(n)` for n = 0 .. steps-1, starting where the checkpoint stands; a loss must be finite.
 
     Args:
         step: does one optimiser step and returns its loss.
-        state: what is saved and restored, by name.
-        save_every: steps between two saves; the last step is always saved.
+        save_every: steps between two saves of `state`; the last step is always saved.
         after_save: called with the number of finished steps after each save, e.g. to export weights. A
             resumed run calls it again for the state that it starts from, since a kill may have come between
             the two; so it must be idempotent.
@@ -121,9 +116,6 @@ def run_steps(
         also_save_every: a second interval of saves, e.g. that of something `after_save` does; 0: none.
         write: False for a process that takes part in the steps while another one saves: it restores the
             state, but neither saves nor calls `after_save`.
-
-    Raises:
-        TrainingError: a loss is not finite.
     """
     done = restore(state, checkpoint)
     if on_resume is not None:
@@ -154,11 +146,7 @@ def run_steps(
 
 
 def restore(state: Mapping[str, Stateful], checkpoint: Path) -> int:
-    """Load the checkpoint into `state` if there is one; returns the number of finished steps.
-
-    Raises:
-        StorageError: it lacks a part, as one of another version may.
-    """
+    """Load the checkpoint into `state` if there is one; returns the number of finished steps."""
     if not checkpoint.exists():
         return 0
     saved = load_state(checkpoint)
@@ -184,11 +172,7 @@ class JsonLines:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows; a last line cut short by a kill is left out.
-
-        Raises:
-            StorageError: another line than the last one is damaged.
-        """
+        """All complete rows; a last line cut short by a kill is left out, any other damage is an error."""
         if not self.path.exists():
             return []
         # Bytes: a kill may cut a character in two, and splitlines() would also split at U+2028 inside a row.
@@ -218,11 +202,7 @@ class JsonLines:
 def build_adamw(groups: list[dict[str, Any]], weight_decay: float, name: str) -> Optimizer:
     """AdamW over parameter groups, each with "params" and "lr".
 
-    Args:
-        name: "adamw", or "adamw-8bit": moments in 8 bits, a quarter of the memory.
-
-    Raises:
-        DependencyError: the 8-bit version is not installed.
+    The name is "adamw", or "adamw-8bit": moments in 8 bits, a quarter of the memory.
     """
     require_optimiser(name)
     if name == "adamw":

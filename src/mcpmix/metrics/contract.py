@@ -44,17 +44,14 @@ BothEmpty = Literal["undefined", "perfect"]
 
 @dataclass(frozen=True)
 class EmptyRule:
-    """What a metric is when truth, prediction or both have no foreground.
+    """What a metric is when truth, prediction or both have no foreground."""
 
-    Attributes:
-        one_empty: a missed lesion, or a false alarm on an image without one. `"worst"`: 0 percent, and the
-            image diagonal `sqrt(H^2 + W^2)` as distance, which no real distance reaches. `"infinite"`: the
-            same with infinite distances. `"undefined"`: NaN for distances and for every 0/0.
-        both_empty: an image without lesion on which nothing was found. `"undefined"`: NaN wherever the
-            formula is 0/0. `"perfect"`: 100 percent and distance 0.
-    """
-
+    # A missed lesion, or a false alarm on an image without one. "worst": 0 percent, and the image diagonal
+    # sqrt(H^2 + W^2) as distance, which no real distance reaches. "infinite": the same with infinite
+    # distances. "undefined": NaN for distances and for every 0/0.
     one_empty: OneEmpty = "worst"
+    # An image without lesion on which nothing was found. "undefined": NaN wherever the formula is 0/0.
+    # "perfect": 100 percent and distance 0.
     both_empty: BothEmpty = "undefined"
 
     def __post_init__(self) -> None:
@@ -102,11 +99,7 @@ HIGHER_IS_BETTER: dict[str, bool] = {key: higher_is_better(key) for key in score
 
 
 def check_lengths(tolerances: Sequence[float], band: float) -> None:
-    """Refuse tolerances and band widths that are not lengths in pixels.
-
-    Raises:
-        ConfigError: a tolerance or the band is negative or not finite, or two tolerances share a key.
-    """
+    """Raise a ConfigError if tolerances or band are negative or not finite, or two tolerances are equal."""
     problems = [
         f"{name} must be a finite number of pixels, at least 0, but is {value!r}"
         for name, value in [*(("a tolerance", tolerance) for tolerance in tolerances), ("band", band)]

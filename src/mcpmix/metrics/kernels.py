@@ -39,12 +39,9 @@ def compiled(function: _Function) -> _Function:
 def survey(
     truth: Integers, prediction: Integers, columns: Integers
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Count the ones of two masks and find the smallest rectangle that holds them all.
+    """Count the ones of two (H, W) masks and find the smallest rectangle that holds them all.
 
-    Args:
-        truth: (H, W) mask.
-        prediction: (H, W) mask.
-        columns: (W,) workspace.
+    `columns` is a (W,) workspace.
 
     Returns:
         (ones of truth, ones of prediction, ones of both, first row, row after the last, first column, column
@@ -81,14 +78,10 @@ def survey(
 
 @compiled
 def outline(mask: Integers, top: int, left: int, padded: Integers, border: Integers) -> None:
-    """Mark the boundary of a mask: its ones with at least one of four neighbours outside.
+    """Mark the boundary of an (H, W) mask: its ones with at least one of four neighbours outside.
 
-    Args:
-        mask: (H, W) mask.
-        top: first row of the frame.
-        left: first column of the frame.
-        padded: (h + 2, w + 2) workspace.
-        border: (h, w) receives 1 at boundary pixels, 0 elsewhere.
+    The (h, w) frame from `top` and `left` on, `border`, receives 1 at boundary pixels, 0 elsewhere; `padded`
+    is an (h + 2, w + 2) workspace.
     """
     height, width = _Index(border.shape[0]), _Index(border.shape[1])
     row, column = _Index(top), _Index(left)
@@ -110,12 +103,9 @@ def outline(mask: Integers, top: int, left: int, padded: Integers, border: Integ
 
 @compiled
 def measure_columns(border: Integers, far: int, gaps: Integers) -> None:
-    """Measure, column by column, how far the boundary is above or below each pixel.
+    """Measure, column by column, how far the boundary is above or below each pixel; all arrays are (h, w).
 
-    Args:
-        border: (h, w) boundary.
-        far: larger than any distance in the frame; stands for "no boundary in this column".
-        gaps: (h, w) receives the distances.
+    `far` is larger than any distance in the frame, and stands for "no boundary in this column".
     """
     height, width = gaps.shape
     number = gaps.dtype.type  # 16-bit sums stay 16 bits wide, so that one instruction does many
@@ -215,14 +205,7 @@ def _solve_row(gaps: Integers, solved: Integers, starts: Integers, columns: Inte
 def measure_rows(pixels: Integers, gaps: Integers, squared: Integers, work: Integers) -> float:
     """Measure the same as `measure`, in time proportional to the frame whatever the masks are.
 
-    Args:
-        pixels: (n,) flat positions of the boundary pixels of the one mask, in rising order.
-        gaps: (h, w) column distances of the other.
-        squared: (n,) receives the squared distances.
-        work: (3, w) workspace.
-
-    Returns:
-        Sum of the distances.
+    `work` is a (3, w) workspace. Returns the sum of the distances.
     """
     width = gaps.shape[1]
     solved = -1
@@ -240,12 +223,11 @@ def measure_rows(pixels: Integers, gaps: Integers, squared: Integers, work: Inte
 
 @compiled
 def mark_band(gaps: Integers, reach: Integers, band: Integers) -> None:
-    """Mark the pixels within a radius of a boundary.
+    """Mark the pixels within a radius of a boundary: the (h, w) `band` receives 1 there, 0 elsewhere.
 
     Args:
         gaps: (h, w) column distances of the boundary.
         reach: (R + 1,) how far a disc of the radius goes up and down at the horizontal offsets 0 to R.
-        band: (h, w) receives 1 in the band, 0 elsewhere.
     """
     height, width = _Index(gaps.shape[0]), _Index(gaps.shape[1])
     for i in range(height):

@@ -105,11 +105,8 @@ def group_section(
 
 
 def _ranges(drawn: Sequence[tuple[Arm, GroupValues]]) -> str:
-    texts = []
-    for arm, groups in drawn:
-        low, mean, high = range_of(seed_means(groups).values())
-        texts.append(f"{arm.label}: lowest {low:.1f}, mean {mean:.1f}, highest {high:.1f}.")
-    return " ".join(texts)
+    ranges = [(arm.label, *range_of(seed_means(groups).values())) for arm, groups in drawn]
+    return " ".join(f"{arm}: lowest {a:.1f}, mean {b:.1f}, highest {c:.1f}." for arm, a, b, c in ranges)
 
 
 # --- training -----------------------------------------------------------------------------------------------
@@ -215,7 +212,6 @@ def curve_chart(
     """Curves over epochs: a thin line for each seed and a bold one for their mean.
 
     Args:
-        name: unique in the page; prefix of all ids.
         curves: one for each seed, measured for an arm; or given for all (a prior, a margin): None, dashed.
         log: whether the vertical axis is logarithmic, if all values allow it.
         mark: an epoch to mark by a vertical line.
@@ -252,10 +248,7 @@ def group_chart(
     *,
     zero: bool = False,
 ) -> str:
-    """A row for each group, a marker for each arm: mean over seeds, with a line from lowest to highest.
-
-    The name is unique in the page, and the prefix of all ids; `zero` marks 0, for differences.
-    """
+    """A row for each group, a marker for each arm: mean over seeds, with a line from lowest to highest."""
     with new_figure(_WIDTH, min(7.0, 0.9 + 0.23 * len(groups))) as figure:
         axes = figure.subplots()
         for place, (arm, values) in enumerate(arms):
@@ -286,7 +279,7 @@ def new_figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def svg_of(figure: Figure, name: str) -> str:
-    """A chart as part of a page: no own size, ids that begin with the name, no style that leaks out."""
+    """A chart as part of a page: no own size, no style that leaks out, ids that begin with its name."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with warnings.catch_warnings():

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +79,16 @@ def contour_path(mask: npt.NDArray[np.generic]) -> str:
 
 def spread_over_groups(group_of: Mapping[str, str], count: int) -> list[str]:
     """At most `count` ids, of as many groups as possible: the first of each, then the second of each, ..."""
-    seen: dict[str, int] = defaultdict(int)
-    turns = []
+    members: dict[str, list[str]] = defaultdict(list)
     for name, group in group_of.items():
-        turns.append((seen[group], name))
-        seen[group] += 1
-    return [name for _, name in sorted(turns, key=lambda turn: turn[0])[:count]]
+        members[group].append(name)
+    turns = zip_longest(*members.values())
+    return [name for turn in turns for name in turn if name is not None][:count]
 
 
 def shares(largest: float) -> list[float]:
     """Synthetic shares of a strip: 0, 0.1, 0.2 ... up to `largest`, in (0, 1], which always is the last."""
-    count = int(np.floor(largest / _STEP + 1e-9))
-    steps = [round(_STEP * k, 10) for k in range(count + 1)]
-    return steps if abs(steps[-1] - largest) < 1e-9 else [*steps, largest]
+    return [*(round(_STEP * k, 10) for k in range(math.ceil(largest / _STEP - 1e-9))), largest]
 
 
 def strip(

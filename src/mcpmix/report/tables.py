@@ -54,19 +54,14 @@ class Spread(TypedDict):
 
 
 class Cell(TypedDict):
-    """One metric of one arm.
+    """One metric of one arm."""
 
-    `values` has the value of each seed; `scored` and `undefined` count defined and undefined values over
-    images and seeds; `best`: no other arm has a better mean; `delta`: difference from the reference with the
-    same seed, None for the reference itself.
-    """
-
-    values: dict[str, float | None]
+    values: dict[str, float | None]  # of each seed
     spread: Spread
-    scored: int
-    undefined: int
-    best: bool
-    delta: Spread | None
+    scored: int  # defined values over images and seeds
+    undefined: int  # the others
+    best: bool  # no other arm has a better mean
+    delta: Spread | None  # difference from the reference with the same seed; None for the reference itself
 
 
 class Row(TypedDict):
@@ -116,11 +111,7 @@ def all_columns(tolerances: Sequence[float]) -> list[list[Column]]:
 
 
 def read_summary(path: Path) -> Summary:
-    """Read a summary.json; a pooled value becomes an entry of its own, `pooled_` before its name.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
+    """Read a summary.json; a pooled value becomes an entry of its own, `pooled_` before its name."""
     summary = {}
     try:
         for key, entry in json.loads(path.read_text(encoding="utf-8")).items():
@@ -137,8 +128,7 @@ def read_summary(path: Path) -> Summary:
 def build_table(summaries: Mapping[Run, Summary], columns: Sequence[Column]) -> Table:
     """Put the summaries of all evaluations together; arms keep the order in which they come first.
 
-    Raises:
-        DataError: there are no summaries, some lack a metric, or they are over different numbers of images.
+    Raises a DataError if there are none, some lack a metric, or they are over different numbers of images.
     """
     if not summaries:
         raise DataError("No evaluation found for the table: run `mcpmix evaluate` first.")
@@ -252,11 +242,7 @@ def to_markdown(table: Table, columns: Sequence[Column]) -> str:
 
 
 def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, float]:
-    """Read one metric of a scores.csv: image id to value, NaN where undefined.
-
-    Raises:
-        DataError: the file is missing or damaged, or is not about exactly these images.
-    """
+    """Read one metric of a scores.csv, which must be about these images: id to value, NaN where undefined."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             scores = {row["id"]: float(row[metric]) for row in csv.DictReader(file)}
@@ -273,10 +259,7 @@ def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, floa
 
 
 def group_means(scores: Mapping[str, float], group_of: Mapping[str, str]) -> dict[str, float]:
-    """Group to the mean of the defined scores of its images; NaN if there is none.
-
-    Both mappings are by image id; images without a group are left out.
-    """
+    """Group to the mean of the defined scores of its images, NaN if there is none; both are by image id."""
     values: dict[str, list[float]] = defaultdict(list)
     for name, value in scores.items():
         if name in group_of:
