@@ -80,11 +80,6 @@ def write_starter_config(
 
     Returns:
         The file, and what was found in the folders and which weights it needs, a line each.
-
-    Raises:
-        StorageError: there is a configuration, and `force` is not set; or the disk is full.
-        ConfigError: there is no such preset or source, or a path is missing.
-        DataError: with every problem of the folders.
     """
     file = folder / "mcpmix.yaml"
     if file.exists() and not force:
@@ -125,11 +120,7 @@ def write_starter_config(
 
 
 def find_source(root: Path, progress: Progress) -> str:
-    """What kind of data set a folder, a list (CSV, TSV or JSONL) or an archive holds, by layout and names.
-
-    Raises:
-        DataError: nothing is recognised.
-    """
+    """What kind of data set a folder, a list (CSV, TSV or JSONL) or an archive holds, by layout and names."""
     place = folder_of(root, progress)
     if place.is_file():
         return "manifest"
@@ -239,10 +230,6 @@ def write_phantom_folder(
         frames: of each patient.
         seed: another one gives other patients.
         size: side of a frame in pixels.
-
-    Raises:
-        StorageError: the folder holds something else, or the disk is full.
-        DataError: the size is out of range.
     """
     settings = {"patients": patients, "frames": frames, "seed": seed, "size": size}
     marker = out / "phantom.json"

@@ -40,9 +40,6 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
         name: id of a training image.
         replica: number in the bank (`pairs/images/ID/REPLICA.png`). One that the bank does not hold is the
             draw of that number: pairs made in training take draw `epoch - 1`.
-
-    Raises:
-        DataError: no training image has this id.
     """
     made = run(config, progress, until="generator")
     assert made.dataset is not None and made.depth is not None and made.generator is not None  # noqa: PT018

@@ -36,9 +36,6 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
         precision: "auto", "float32", "bfloat16" or "float16".
         threads: CPU threads; 0: one per core.
         deterministic: bit-equal results on the same machine, at some cost on GPUs.
-
-    Raises:
-        ConfigError: the device does not exist here.
     """
     import torch
 

@@ -80,11 +80,7 @@ class Artifact:
 
 
 def read_artifact(folder: Path) -> Artifact | None:
-    """The finished artefact in a folder, or None if there is none.
-
-    Raises:
-        StorageError: the manifest is damaged.
-    """
+    """The finished artefact in a folder, or None if there is none."""
     path = folder / MANIFEST
     if not path.exists():
         return None
@@ -173,11 +169,7 @@ def workspace(target: Path, key: StageKey) -> Iterator[Workspace]:
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Lock a stage's folder, to work on it or to repair it.
-
-    Raises:
-        StorageError: another run uses the folder, the disk is full or not writable.
-    """
+    """Lock a stage's folder, to work on it or to repair it."""
     with storage_errors(target):
         _make_folder(target.parent)
         lock = FileLock(target.with_name(f".{target.name}.lock"))
@@ -252,11 +244,7 @@ def written(path: Path) -> Iterator[Path]:
 
 
 def new_folder(path: Path) -> Path:
-    """Make the output folder of a command, with those around it.
-
-    Raises:
-        StorageError: something is there already, the disk is full or not writable.
-    """
+    """Make the output folder of a command, with those around it."""
     if path.is_dir() and any(path.iterdir()):
         raise StorageError(f"{path} is not empty. Choose another folder.")
     with storage_errors(path):

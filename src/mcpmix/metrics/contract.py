@@ -163,11 +163,7 @@ def as_mask(array: npt.ArrayLike, name: str = "mask") -> Mask:
 
 
 def as_pair(truth: npt.ArrayLike, prediction: npt.ArrayLike) -> tuple[Mask, Mask]:
-    """Two hard masks of one image, both (H, W).
-
-    Raises:
-        DataError: one of them is not a hard mask, or their shapes differ; the message has every problem.
-    """
+    """Two hard masks of one image, both (H, W)."""
     masks: list[Mask] = []
     problems: list[str] = []
     for array, name in ((truth, "truth"), (prediction, "prediction")):

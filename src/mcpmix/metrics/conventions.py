@@ -45,9 +45,6 @@ def conventions_table(
         images: (truth, probability) per image: a (H, W) hard mask, and a (H, W) map in [0, 1] or a hard mask
             of 0 and 1.
         threshold: probability from which a pixel is foreground, for the conventions on hard masks.
-
-    Raises:
-        DataError: a truth is not a hard mask, a map is not of its shape or range, or there are no images.
     """
     counts: list[Counts] = []
     curves: list[npt.NDArray[np.float64]] = []

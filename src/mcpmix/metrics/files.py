@@ -47,9 +47,6 @@ def pair_files(
 
     Returns:
         A pair per true mask, in the order of their names; and the names of predictions without a true mask.
-
-    Raises:
-        DataError: a folder is missing or has no masks, two files share a name, predictions are missing.
     """
     truths = _index(truth, truth_ending, "truth")
     predictions = _index(prediction, prediction_ending, "prediction")
@@ -91,9 +88,6 @@ def read_mask(path: Path, threshold: float | None = None) -> tuple[Mask, int]:
 
     Returns:
         The mask, and how many of its pixels were neither 0 nor full scale before the threshold.
-
-    Raises:
-        DataError: the file cannot be read, is soft without a threshold, or has values outside the scale.
     """
     grey, lossy = _read(path)
     if _is_hard(grey, lossy):
@@ -111,11 +105,7 @@ def read_mask(path: Path, threshold: float | None = None) -> tuple[Mask, int]:
 
 
 def read_probability(path: Path) -> npt.NDArray[np.float64]:
-    """Read a hard mask or a soft map as values in [0, 1].
-
-    Raises:
-        DataError: the file cannot be read, or holds floating-point values outside [0, 1] or NaN.
-    """
+    """Read a hard mask or a soft map as values in [0, 1]."""
     grey, lossy = _read(path)
     return np.asarray(grey != 0, np.float64) if _is_hard(grey, lossy) else _scale(grey, path)
 

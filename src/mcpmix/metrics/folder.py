@@ -179,9 +179,6 @@ class FolderReport:
         Args:
             out: a folder; made if needed. An earlier report in it is replaced.
             images: folder of images with the names of the masks, to paint the worst cases on.
-
-        Raises:
-            StorageError: the folder holds other files.
         """
         if out.exists():
             own = _OWN_FILES if (out / "images.csv").is_file() else set()

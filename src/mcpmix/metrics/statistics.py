@@ -69,9 +69,6 @@ def summarise(rows: Sequence[Mapping[str, float]]) -> dict[str, Aggregate]:
 
     Returns:
         One aggregate per key, in the order of the first row; empty if there are no rows.
-
-    Raises:
-        DataError: rows have different keys.
     """
     if not rows:
         return {}
@@ -145,9 +142,6 @@ def compare_methods(
 
     Both have one row of scores per image, in the same order; the other arguments are those of
     `bootstrap_intervals`.
-
-    Raises:
-        DataError: the methods do not have the same images or metrics.
     """
     if len(first) != len(second) or not first or first[0].keys() != second[0].keys():
         raise DataError(

@@ -140,11 +140,7 @@ class Counts:
 
 
 def count(truth: npt.ArrayLike, prediction: npt.ArrayLike) -> Counts:
-    """Pixel counts of one pair of hard masks, both (H, W).
-
-    Raises:
-        DataError: the arrays are not two hard masks of one shape.
-    """
+    """Pixel counts of one pair of hard masks, both (H, W)."""
     return survey(*as_pair(truth, prediction))[0]
 
 
@@ -192,9 +188,6 @@ def boundary_distances(
     Returns:
         From each boundary pixel of the truth to the nearest one of the prediction, and the other way round.
         If a mask has no foreground, distances to it are infinite and those from it an empty array.
-
-    Raises:
-        DataError: the arrays are not two hard masks of one shape.
     """
     first, second = as_pair(truth, prediction)
     counts, box = survey(first, second)
