@@ -22,13 +22,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from _cells import finished_inputs, read_results, train_and_score
 from _lite0 import prepared_weights
 from _markers import fill
 from mcpmix.config import Config
 from mcpmix.config_file import load_config, resolve_config, to_yaml
 from mcpmix.core.device import setup
-from mcpmix.core.progress import SILENT
-from mcpmix.core.stage_folder import Artifact, file_digest, read_artifact, reuse, write_json, write_text
+from mcpmix.core.stage_folder import Artifact, file_digest, write_json, write_text
 from mcpmix.core.training import JsonLines
 from mcpmix.data import dataset
 from mcpmix.data.index import DatasetIndex
@@ -41,7 +41,6 @@ from mcpmix.report.tables import (
     read_summary,
     to_markdown,
 )
-from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import Inputs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,18 +115,9 @@ def with_steps(config: Config, frames: int, steps: int) -> Config:
 
 def find_inputs(config: Config, pairs: Path | None) -> Inputs:
     """The data set, made or that of `pairs`, and what `pairs` holds besides."""
-    out = config.folder / "dataset"
     if pairs is None:
-        return Inputs(dataset.run(config, out))
-    found = {name: read_artifact(pairs / name) for name in ("dataset", "depth", "generator", "pairs")}
-    missing = [name for name, artifact in found.items() if artifact is None]
-    if missing:
-        raise SystemExit(
-            f"{pairs} has no finished {', '.join(missing)}: run `mcpmix synthesize` there first."
-        )
-    data = found["dataset"]
-    assert data is not None
-    return Inputs(data, found["depth"], found["generator"], found["pairs"])
+        return Inputs(dataset.run(config, config.folder / "dataset"))
+    return finished_inputs(pairs)
 
 
 def protocol(config: Config, inputs: Inputs) -> dict[str, Any]:
@@ -156,34 +146,15 @@ def protocol(config: Config, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def read_results(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The results so far; refuses to add to those of another protocol."""
-    if not path.exists():
-        return {"protocol": wanted, "pairs": None, "cells": {}}
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if result["protocol"] != json.loads(json.dumps(wanted)):
-        raise SystemExit(
-            f"{path} was made under another protocol ({result['protocol']}, now {wanted}). Take the same "
-            "options, or another --result."
-        )
-    return result
-
-
 def run_cell(config: Config, inputs: Inputs, task: Task) -> Cell:
     """Train and evaluate one strategy with one seed, in a process of its own."""
     arm, seed = task
     settings = config.runtime
     runtime = setup(settings.device, settings.precision, 1, settings.deterministic)
-    places = [config.folder / stage / arm / f"seed-{seed}" for stage in ("segmenter", "evaluation")]
     start = time.monotonic()
-    segmenter = reuse(places[0], train.key(config, inputs, arm, seed), SILENT) or train.run(
-        config, inputs, arm, seed, places[0], runtime
-    )
-    seconds = time.monotonic() - start
-    scores = reuse(places[1], evaluate.key(config, inputs.dataset, segmenter), SILENT) or evaluate.run(
-        config, inputs.dataset, segmenter, inputs.generator, places[1], runtime
-    )
-    return collect(inputs.dataset, segmenter, scores) | {"training_seconds": round(seconds, 1)}
+    segmenter, scores = train_and_score(config, inputs, arm, seed, config.folder, runtime)
+    cell = collect(inputs.dataset, segmenter, scores)
+    return cell | {"seconds": round(time.monotonic() - start, 1)}
 
 
 def collect(data: Artifact, segmenter: Artifact, scores: Artifact) -> Cell:
@@ -314,7 +285,7 @@ def train_and_store(
         print(
             f"[{number}/{len(tasks)}, {(time.monotonic() - start) / 60:.1f} min] {arm} seed {seed}: "
             f"test DSC {cell['summary']['dsc']['mean']:.2f}, "
-            f"validation {cell['summary']['validation_dsc']['mean']:.2f}, {cell['training_seconds']:.0f} s",
+            f"validation {cell['summary']['validation_dsc']['mean']:.2f}, {cell['seconds']:.0f} s",
             flush=True,
         )
 
