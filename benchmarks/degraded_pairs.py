@@ -30,9 +30,11 @@ from mcpmix.core.stage_folder import Artifact, write_json
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.splits import ALL_PARTS, KNOWN
 from mcpmix.report.arms import label_of
 from mcpmix.report.tables import read_summary, spread_of, spread_text
 from mcpmix.segmenter.arms import Inputs
+from mcpmix.segmenter.evaluate import TESTED
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "degraded_pairs.json"
@@ -41,8 +43,7 @@ REAL, FIXED, RLA = "full-sup", "mcpmix", "mcpmix-rla"
 ARMS = (REAL, "append", FIXED, "mcpmix-stepwise", "mcpmix-cosine", RLA)
 KINDS: tuple[Kind, ...] = ("wrong", "blurred")
 CLEAN = "clean"
-TESTS = {"summary.json": "unseen patients", "summary-known.json": "new frames of known patients"}
-"""Summaries that an evaluation may hold, and whom they are about."""
+TESTS = {"test": "unseen patients", KNOWN: "new frames of known patients"}
 
 Cell = dict[str, Any]
 Cells = dict[str, dict[str, dict[str, Cell]]]
@@ -101,7 +102,7 @@ def protocol(config: Config, inputs: Inputs, options: argparse.Namespace) -> dic
     assert inputs.pairs is not None
     return {
         "content": counts["content"],
-        "frames": {part: counts[part] for part in ("train", "validation", "test", "known") if part in counts},
+        "frames": {part: counts[part] for part in ALL_PARTS if part in counts},
         "pairs": inputs.pairs.digest,
         "images": inputs.pairs.manifest["counts"]["images"],
         "size": config.data.size,
@@ -134,9 +135,9 @@ def collect(segmenter: Artifact, scores: Artifact) -> Cell:
     names = [name for name in ("s", "rho", "discrepancy") if name in epochs[0]]
     return {
         "dsc": {
-            label: read_summary(scores / name)["dsc"]["mean"]
-            for name, label in TESTS.items()
-            if (scores / name).exists()
+            part: read_summary(path)["dsc"]["mean"]
+            for part, ending in TESTED.items()
+            if (path := scores / f"summary{ending}.json").exists()
         },
         "gates": {name: fmean(row[name] for row in epochs if name in row) for name in names},
         "best_epoch": counts["best_epoch"],
@@ -214,9 +215,9 @@ def markdown(result: dict[str, Any]) -> str:
         f"every arm. A wrong lesion is that of a counterpart of another mask{overlap}, the blur a Gaussian "
         f"of {setting['sigma']:g} pixels in images of {setting['size']}."
     ]
-    for test in TESTS.values():
+    for test, words in TESTS.items():
         if any(test in cell["dsc"] for cell in all_cells):
-            parts += [f"On {test}:", table(cells, test), verdict(cells, test)]
+            parts += [f"On {words}:", table(cells, test), verdict(cells, test)]
     return "\n\n".join(part for part in [*parts, "Written by `python benchmarks/degraded_pairs.py`."] if part)
 
 

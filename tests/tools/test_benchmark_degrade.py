@@ -93,7 +93,7 @@ def test_a_blurred_counterpart_keeps_its_light_and_loses_its_detail(bank, degrad
 
 def test_the_table_compares_seed_by_seed():
     page = importlib.import_module("degraded_pairs")
-    test = "unseen patients"
+    test = "test"
 
     def cell(dsc, **gates):
         return {"dsc": {test: dsc}, "gates": gates}
