@@ -230,7 +230,7 @@ def main() -> None:
     if options.run is None:
         print("Skipped: a run with a bank of pairs is not given (--run).")
         return
-    config, inputs = recipe(options), finished_inputs(options.run)
+    inputs, config = finished_inputs(options.run), recipe(options)
     result = read_results(options.result, protocol(config, inputs, options))
     for name, bank in make_banks(config, inputs, options).items():
         cells = [
