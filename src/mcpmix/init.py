@@ -1,6 +1,5 @@
 """Where a user starts: `mcpmix init` for own images, `mcpmix data phantom` for a folder to practise on."""
 
-import csv
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, wri
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import FOLDER, load_collection, world_seed, write_phantom_set
-from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection
+from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection, write_csv
 from mcpmix.data.splits import PARTS
 from mcpmix.networks.weight_files import is_present, licence_of
 
@@ -249,8 +248,7 @@ def write_phantom_folder(
             size=size,
             progress=progress,
         )
-        with (out / GROUPS).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("id", "group"), *((item.id, item.group) for item in samples)])
+        write_csv(out / GROUPS, [{"id": item.id, "group": item.group} for item in samples])
 
 
 def write_phantom_sheet(
