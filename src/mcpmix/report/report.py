@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from typing import Self
 
 from mcpmix.config import Config
 from mcpmix.config_file import to_yaml
@@ -23,7 +20,7 @@ from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import ALL_PARTS, KNOWN
 from mcpmix.networks.weight_files import licence_of
-from mcpmix.report import sentences, tables
+from mcpmix.report import render_page, sentences, tables
 from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
 from mcpmix.report.charts import gate_section, group_section, training_section
 from mcpmix.report.pictures import (
@@ -193,68 +190,29 @@ def to_markdown(results: Results) -> str:
 
 def to_html(results: Results) -> str:
     """The page."""
-    environment = Environment(
-        loader=PackageLoader("mcpmix.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["svg"] = Markup  # charts are made by `charts`, never from outside
-    environment.filters["spread"] = tables.spread_text
     config, arms, table = results.config, results.arms, results.table
     logs = {run: JsonLines(item / "log.jsonl").rows() for run, item in results.segmenters.items()}
     tail_from = config.train.epochs if config.train.tail_epochs else None
     gates = [gate_section(arm, logs, tail_from) for arm in arms]
-    cases, cases_text = _cases(results)
-    strips, strips_text = _strips(results)
-    return environment.get_template("report.html.j2").render(
-        name=config.name,
-        lead=_lead(results),
+    return render_page(
+        "report.html.j2",
+        config=config,
+        results=results,
         verdicts=_verdicts(results),
         caution=sentences.caution(len(table["seeds"])),
-        facts=_facts(results),
+        parts={part: results.index.part(part) for part in ALL_PARTS},
+        steps=sorted({count for counts in results.steps.values() for count in counts}),
         arms=arms,
         truth=TRUTH_COLOUR,
+        spread=tables.spread_text,
         tables=_tables(results),
         groups=group_section(arms, results.groups, table["reference"], results.word, not results.leaks),
-        strips=strips,
-        strips_text=strips_text,
+        strips=_strips(results),
         bank=bank_tiles(results.pairs.folder) if results.pairs else [],
-        bank_text=bank_text(results.pairs.manifest["counts"]) if results.pairs else "",
         gates=[section for section in gates if section is not None],
         training=training_section(arms, logs, tail_from),
-        cases=cases,
-        cases_text=cases_text,
-        warnings=_warnings(results),
+        **_cases(results),
         **_provenance(results),
-    )
-
-
-# --- what was compared, and what came out -------------------------------------------------------------------
-
-
-def _lead(results: Results) -> str:
-    config, word = results.config, results.word
-    kind = (
-        "Images drawn by a procedural phantom of endoscopy; no real patient is among them."
-        if config.data.source == "phantom"
-        else f"Images of the folder {config.data.images or config.data.root} ({config.data.source})."
-    )
-    if config.data.source == "folder" and config.data.groups is None:
-        kind += (
-            " No groups were given, so every image is its own: if several show one patient, test figures are "
-            "too good."
-        )
-    tested = f"{word} none of whose images was used for training or for choosing the checkpoint"
-    if results.leaks:
-        tested = f"images of {word} that were trained on as well: {results.leak_text}"
-    if len(results.parts) > 1:
-        tested += f"; and on new images of the {word} that were trained on"
-    return (
-        f"Compared: {'; '.join(arm.label for arm in results.arms)}. Each trains the same network "
-        f"({config.segmenter.name} {config.segmenter.variant}, {config.data.size} px) and is tested on "
-        f"{tested}. {kind}"
     )
 
 
@@ -273,26 +231,6 @@ def _verdicts(results: Results) -> list[str]:
             word = f"{'known' if known else 'test'} {part.word}"
             verdicts.append(start + sentences.comparison(part.table, arm, gains, word))
     return verdicts
-
-
-def _facts(results: Results) -> list[tuple[str, str, str]]:
-    """Numbers that a reader looks for first: what is counted, the number, and a detail."""
-    facts = []
-    for part in ALL_PARTS:
-        records = results.index.part(part)
-        if not records:
-            continue
-        groups = len({record.group for record in records})
-        word = results.word if groups != 1 else results.word.removesuffix("s")
-        facts.append((part, f"{len(records)} images", f"of {groups} {word}"))
-    seeds = results.table["seeds"]
-    facts.append(("seeds", str(len(seeds)), ", ".join(map(str, seeds))))
-    steps = sorted({count for counts in results.steps.values() for count in counts})
-    if len(steps) == 1:
-        facts.append(("optimiser steps", str(steps[0]), "the same for every arm and seed"))
-    else:
-        facts.append(("optimiser steps", f"{steps[0]} to {steps[-1]}", "not the same for all"))
-    return facts
 
 
 def _tables(results: Results) -> list[tuple[str, list[Row], list[list[Column]], list[str]]]:
@@ -320,13 +258,10 @@ def _tables(results: Results) -> list[tuple[str, list[Row], list[list[Column]], 
 # --- pictures -----------------------------------------------------------------------------------------------
 
 
-def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]], str]:
-    """Some training samples with their counterparts, one of each group in turn; and what they show."""
+def _strips(results: Results) -> list[tuple[str, list[Tile], list[Tile]]]:
+    """Some training samples with their counterparts, one of each group in turn."""
     if results.pairs is None:
-        return [], (
-            "There is no bank of pairs: counterparts were made during training and not kept, or none were "
-            "needed."
-        )
+        return []
     train = {record.id: record for record in results.index.part("train")}
     chosen = spread_over_groups({name: record.group for name, record in train.items()}, _STRIPS)
     arrays = load_arrays([train[name] for name in chosen], results.config.data.size)
@@ -334,38 +269,15 @@ def _strips(results: Results) -> tuple[list[tuple[str, list[Tile], list[Tile]]],
     for row in JsonLines(results.pairs / "ledger.jsonl").rows():
         if row["admitted"]:
             files[str(row["parent"])].append(results.pairs / str(row["file"]))
-    largest = results.config.rla.s_max
     strips = []
     for name, image, mask in zip(chosen, arrays.images, arrays.masks, strict=True):
         if counterparts := [read_image(path) for path in files[name][:_COUNTERPARTS]]:
             title = f"{name} ({results.word.removesuffix('s')} {train[name].group})"
-            strips.append((title, *strip(title, image, mask, counterparts, largest)))
-    return strips, (
-        "Left: the real image (s = 0) turns into its first synthetic counterpart, up to the largest share "
-        f"that training uses (s = {largest:g}). Right: the counterparts alone. The line is the contour of "
-        "the mask, which is the label of all of them."
-    )
+            strips.append((title, *strip(title, image, mask, counterparts, results.config.rla.s_max)))
+    return strips
 
 
-def bank_text(counts: Mapping[str, Any]) -> str:
-    """What the counts in the manifest of the pairs say, in sentences."""
-    images, parents = counts["images"], counts["parents"]
-    if "scores" not in counts:
-        return f"{images} counterparts of {parents} masks; none was judged, all are used."
-    reasons = ", ".join(f"{kind} {number}" for kind, number in counts["rejected"].items()) or "none"
-    figures = {k: "unknown" if value is None else f"{value:.2f}" for k, value in counts["scores"].items()}
-    return (
-        f"{images} counterparts of {parents} masks were admitted, of {counts['tries']} images tried. "
-        f"Rejected, by reason: {reasons}. Mean alignment of the admitted {figures['alignment']}, of all "
-        f"tried {figures['alignment_tried']}; the same judge reaches {figures['alignment_real']} on real "
-        "images of groups it has not seen. Mean distance of the admitted in features, where 1 is as far as "
-        f"two groups are apart: to the source {figures['distance_source']}, to the nearest other training "
-        f"image {figures['distance_train']}, to the nearest held-out image {figures['distance_held_out']}; "
-        f"between counterparts of one mask {figures['diversity']}."
-    )
-
-
-def _cases(results: Results) -> tuple[list[tuple[str, list[Tile]]], str]:
+def _cases(results: Results) -> dict[str, object]:
     """Test images chosen by the difference between method and reference, with one seed; and how."""
     seed = next(iter(results.evaluations))[1]
     scores = {arm: values for (arm, number), values in results.scores.items() if number == seed}
@@ -387,32 +299,21 @@ def _cases(results: Results) -> tuple[list[tuple[str, list[Tile]]], str]:
         value = f"DSC {values[name]:.1f}" if reference is None else f"{values[name]:+.1f} points"
         title = f"{kind}: {name}, {value.replace('-', '−')}"
         cases.append((title, case_tiles(name, image, truth, predictions)))
-    return cases, (
-        f"With seed {seed}, chosen by the {criterion}: the highest (best), those in the middle (median) and "
-        "the lowest (worst). The best and the worst are extremes, not what to expect."
-    )
+    return {"cases": cases, "seed": seed, "criterion": criterion}
 
 
-# --- warnings and provenance --------------------------------------------------------------------------------
-
-
-def _warnings(results: Results) -> list[tuple[str, str]]:
-    """What each warning is about, and its text."""
+def _provenance(results: Results) -> dict[str, object]:
+    """Warnings, and where the numbers come from: versions, weights with their licences, digests, settings."""
+    config = results.config
+    artifacts = {"dataset": results.dataset} | ({"pairs": results.pairs} if results.pairs else {})
+    for stage, made in (("segmenter", results.segmenters), ("evaluation", results.evaluations)):
+        artifacts |= {f"{stage}/{arm}/seed-{seed}": item for (arm, seed), item in made.items()}
     warnings = [("Split", results.leak_text)] if results.leaks else []
     if results.pairs is not None:
         warnings += [("Pairs", text) for text in results.pairs.manifest["counts"]["warnings"]]
     for (arm, seed), segmenter in results.segmenters.items():
         title = f"{label_of(arm)}, seed {seed}"
         warnings += [(title, text) for text in segmenter.manifest["counts"]["warnings"]]
-    return warnings
-
-
-def _provenance(results: Results) -> dict[str, Any]:
-    """Where the numbers come from: seeds, versions, weights with their licences, digests, configuration."""
-    config = results.config
-    artifacts = {"dataset": results.dataset} | ({"pairs": results.pairs} if results.pairs else {})
-    for stage, made in (("segmenter", results.segmenters), ("evaluation", results.evaluations)):
-        artifacts |= {f"{stage}/{arm}/seed-{seed}": item for (arm, seed), item in made.items()}
     versions: dict[str, set[str]] = defaultdict(set)
     for artifact in artifacts.values():
         for name, version in artifact.manifest["versions"].items():
@@ -424,12 +325,12 @@ def _provenance(results: Results) -> dict[str, Any]:
         "segmenter": config.segmenter.weights,
     }
     return {
-        "seeds": {"run": config.seed, "trainings": ", ".join(map(str, config.train.seeds))},
+        "warnings": warnings,
         "versions": {name: " and ".join(sorted(found)) for name, found in versions.items()},
         "weights": [
             (what, name or "none", licence_of(name) if name else "trained from scratch")
             for what, name in weights.items()
         ],
-        "digests": {name: artifact.digest for name, artifact in artifacts.items()},
-        "config": to_yaml(config),
+        "artifacts": artifacts,
+        "settings": to_yaml(config),
     }

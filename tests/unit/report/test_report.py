@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from mcpmix.data.sample import read_mask
 from mcpmix.metrics import score_keys
 from mcpmix.mixing.mcpmix import cosine_decay
 from mcpmix.report import report
-from mcpmix.report.report import bank_text
 
 COUNTS = {
     "images": 30,
@@ -317,16 +317,25 @@ def test_trainings_of_different_length_are_called_unfair(tmp_path):
     assert "144 to 999" in text
 
 
-def test_the_text_gives_numbers_and_reasons():
-    text = bank_text(COUNTS)
-    assert "30 counterparts of 4 masks were admitted, of 41 images tried" in text
-    assert "alignment 10, copy 1" in text
-    assert "admitted 0.61, of all tried 0.50; the same judge reaches 0.66" in text
-    assert "held-out image unknown" in text
-    assert "counterparts of one mask 0.70" in text
+JUDGED = [
+    "30 counterparts of 4 masks were admitted, of 41 images tried",
+    "alignment 10, copy 1",
+    "admitted 0.61, of all tried 0.50; the same judge reaches 0.66",
+    "held-out image unknown",
+    "counterparts of one mask 0.70",
+]
 
 
-def test_a_bank_that_was_not_judged_says_so():
-    assert (
-        bank_text({"images": 8, "parents": 4}) == "8 counterparts of 4 masks; none was judged, all are used."
-    )
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [(COUNTS, JUDGED), ({}, ["12 counterparts of 4 masks; none was judged, all are used."])],
+)
+def test_the_bank_is_told_in_numbers_and_reasons(run, tmp_path, counts, told):
+    folder = tmp_path / "pairs"
+    shutil.copytree(run.pairs.folder, folder)
+    Image.new("RGB", (8, 8)).save(folder / "sheet.png")
+    manifest = {**run.pairs.manifest, "counts": run.pairs.manifest["counts"] | counts}
+    pairs = Artifact(folder, manifest)
+    made = report.run(run.config, run.dataset, pairs, run.segmenters, run.evaluations, tmp_path / "report")
+    text = Outline((made / "report.html").read_text(encoding="utf-8")).text
+    assert [part for part in told if part not in text] == []
