@@ -20,7 +20,7 @@ from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import ALL_PARTS, KNOWN
 from mcpmix.networks.weight_files import licence_of
-from mcpmix.report import render_page, sentences, tables
+from mcpmix.report import render_page, tables
 from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
 from mcpmix.report.charts import gate_section, group_section, training_section
 from mcpmix.report.pictures import (
@@ -165,7 +165,7 @@ class Results:
         groups = len({record.group for record in self.records})
         known = f"new images of {groups} known {self.word}"
         images = known if self.part == KNOWN else f"test images of {groups} {self.word}"
-        return sentences.basis(self.table, images)
+        return tables.basis(self.table, images)
 
     @property
     def steps(self) -> dict[str, list[int]]:
@@ -182,9 +182,9 @@ def to_markdown(results: Results) -> str:
     for part in results.parts:
         table = part.table
         lines += [f"## {part.title}\n", *(tables.to_markdown(table, columns) for columns in part.columns)]
-        notes = [part.basis, sentences.undefined_note(table, table["columns"])]
+        notes = [part.basis, tables.undefined_note(table, table["columns"])]
         lines += [f"{note}\n" for note in ([f"**{part.leak_text}**"] if part.leaks else []) + notes]
-    caution = sentences.caution(len(results.table["seeds"]))
+    caution = tables.caution(len(results.table["seeds"]))
     return "\n".join([*lines, *([f"{caution}\n"] if caution else [])])
 
 
@@ -199,7 +199,7 @@ def to_html(results: Results) -> str:
         config=config,
         results=results,
         verdicts=_verdicts(results),
-        caution=sentences.caution(len(table["seeds"])),
+        caution=tables.caution(len(table["seeds"])),
         parts={part: results.index.part(part) for part in ALL_PARTS},
         steps=sorted({count for counts in results.steps.values() for count in counts}),
         arms=arms,
@@ -229,7 +229,7 @@ def _verdicts(results: Results) -> list[str]:
             known = part.part == KNOWN
             start = f"On new images of known {part.word}: " if known else ""
             word = f"{'known' if known else 'test'} {part.word}"
-            verdicts.append(start + sentences.comparison(part.table, arm, gains, word))
+            verdicts.append(start + tables.comparison(part.table, arm, gains, word))
     return verdicts
 
 
@@ -243,14 +243,14 @@ def _tables(results: Results) -> list[tuple[str, list[Row], list[list[Column]], 
         f"of the other boundary. BIoU: IoU of the bands of {config.evaluation.band:g} pixels around both "
         "boundaries. A missed lesion counts as the image diagonal in HD95 and ASSD."
     )
-    steps = sentences.step_note(results.steps, config.train.batch_size)
+    steps = tables.step_note(results.steps, config.train.batch_size)
     shown = []
     for part in results.parts:
-        notes = [*leaks, part.basis, sentences.undefined_note(part.table, region), steps]
+        notes = [*leaks, part.basis, tables.undefined_note(part.table, region), steps]
         shown.append((part.title, part.table["rows"], [region], notes))
     for part in results.parts:
         title = f"Boundaries, known {part.word}" if part.part == KNOWN else "Boundaries"
-        notes = [*leaks, lengths, sentences.undefined_note(part.table, [*boundary, *sides])]
+        notes = [*leaks, lengths, tables.undefined_note(part.table, [*boundary, *sides])]
         shown.append((title, part.table["rows"], [boundary, sides], notes))
     return shown
 
