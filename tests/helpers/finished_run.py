@@ -62,7 +62,7 @@ class FinishedRun:
         data = self.config.data
         samples, split = write_phantom_set(folder, **data.phantom.model_dump(), seed=0, size=data.size)
         build_index(samples, split).write(folder)
-        return {}
+        return {part: len(ids) for part, ids in split.parts().items()}
 
     def _write_pairs(self, folder):
         ledger = JsonLines(folder / "ledger.jsonl")
