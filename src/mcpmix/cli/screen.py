@@ -75,16 +75,10 @@ class _Task:
 
 
 class LineProgress:
-    """A line at the start and end of each task, and at most one per `every` seconds of `clock` between."""
+    """A line at the start and end of each task, and between them at most one in ten seconds of `clock`."""
 
-    def __init__(
-        self,
-        write: Callable[[str], None],
-        every: float = _SECONDS_BETWEEN_LINES,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
-        self._every = every
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -99,7 +93,7 @@ class LineProgress:
             nonlocal shown
             task.done += steps
             now = self._clock()
-            if now - shown >= self._every and task.done < task.total:
+            if now - shown >= _SECONDS_BETWEEN_LINES and task.done < task.total:
                 shown = now
                 self.say(task.state(now, note))
 

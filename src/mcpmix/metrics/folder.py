@@ -3,7 +3,6 @@
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ from mcpmix.metrics.contract import (
     Mask,
     as_pair,
     check_lengths,
-    higher_is_better,
-    score_keys,
 )
 from mcpmix.metrics.conventions import ConventionRow, conventions_table
 from mcpmix.metrics.files import FilePair, Missing, pair_files, read_mask, read_pair, read_probability
@@ -34,6 +31,7 @@ from mcpmix.metrics.statistics import Aggregate, PairedTest, bootstrap_intervals
 from mcpmix.metrics.suite import Counts, region_scores, score_with_counts
 
 _SHOWN_PROBLEMS = 20
+_WORST = 8  # cases that become pictures
 _OWN_FILES = {"images.csv", "against.csv", "summary.json", "worst"}
 
 
@@ -48,27 +46,14 @@ class FolderOptions:
     truth_ending: str = ""  # what true masks have at the end of their stem beyond the name
     prediction_ending: str = ""
     missing: Missing = "error"  # or "empty": a truth without prediction counts as an empty prediction
-    confidence: float = 0.95  # of intervals
-    resamples: int = 2000  # of the bootstrap
-    seed: int = 0
-    worst: int = 8  # how many of the worst cases become pictures
-    worst_by: str = "dsc"  # the metric that says what is worst
-    workers: int = 1  # threads that read and score files
 
     def __post_init__(self) -> None:
         check_lengths(self.tolerances, self.band)
-        keys = score_keys(self.tolerances)
-        threshold_fits = self.threshold is None or 0 < self.threshold <= 1
-        checks = [
-            (threshold_fits, "threshold must be in (0, 1] or None", self.threshold),
-            (self.missing in ("error", "empty"), "missing must be 'error' or 'empty'", self.missing),
-            (0 < self.confidence < 1, "confidence must be in (0, 1)", self.confidence),
-            (self.resamples >= 1, "resamples must be at least 1", self.resamples),
-            (self.worst >= 0, "worst must be at least 0", self.worst),
-            (self.worst_by in keys, f"worst_by must be one of {', '.join(keys)}", self.worst_by),
-            (self.workers >= 1, "workers must be at least 1", self.workers),
-        ]
-        problems = [f"{text}, but is {value!r}" for good, text, value in checks if not good]
+        problems = []
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            problems.append(f"threshold must be in (0, 1] or None, but is {self.threshold!r}")
+        if self.missing not in ("error", "empty"):
+            problems.append(f"missing must be 'error' or 'empty', but is {self.missing!r}")
         if problems:
             raise ConfigError(bullet_list("Wrong settings for scoring a folder:", problems))
 
@@ -119,10 +104,9 @@ class FolderReport:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The header and the rows of a table of all metrics, as text."""
-        percent = f"{100 * self.options.confidence:g} %"
-        header = ["metric", "mean ± sd", f"{percent} interval", "pooled", "n", "undefined"]
+        header = ["metric", "mean ± sd", "95 % interval", "pooled", "n", "undefined"]
         if self.against:
-            header += ["against", "difference", f"{percent} interval", "p (Holm)", "effect"]
+            header += ["against", "difference", "95 % interval", "p (Holm)", "effect"]
         rows = []
         tests = {test.metric: test for test in self.tests}
         for key, item in self.method.metrics.items():
@@ -137,12 +121,9 @@ class FolderReport:
         return header, rows
 
     def worst(self) -> list[ImageScore]:
-        """The worst images by the chosen metric, worst first; undefined values are not ranked."""
-        key = self.options.worst_by
-        sign = 1 if higher_is_better(key) else -1
-        ranked = [image for image in self.method.images if not math.isnan(image.scores[key])]
-        ranked.sort(key=lambda image: (sign * image.scores[key], image.files.name))
-        return ranked[: self.options.worst]
+        """The images with the worst DSC, worst first; undefined values are not ranked."""
+        ranked = [image for image in self.method.images if not math.isnan(image.scores["dsc"])]
+        return sorted(ranked, key=lambda image: (image.scores["dsc"], image.files.name))[:_WORST]
 
     def summary(self) -> dict[str, Any]:
         """Everything but the single images, of types that JSON knows; NaN is None, infinity a string."""
@@ -214,14 +195,13 @@ class FolderReport:
             (out / "worst").mkdir()
         for number, case in enumerate(worst, start=1):
             truth, prediction, _ = read_pair(case.files, self.options.threshold)
-            name, value = case.files.name, case.scores[self.options.worst_by]
-            caption = f"{name}  {self.options.worst_by} {value:.1f}"
+            name = case.files.name
             photo = None
             if name in photos:
                 with Image.open(photos[name]) as file:
                     pixels = np.asarray(file.convert("RGB"))
                 photo = pixels if pixels.shape[:2] == truth.shape else None
-            picture = draw_case(truth, prediction, photo, caption)
+            picture = draw_case(truth, prediction, photo, f"{name}  dsc {case.scores['dsc']:.1f}")
             picture.save(out / "worst" / f"{number:02d}_{name.replace('/', '_')}.png")
         write_json(out / "summary.json", self.summary())
 
@@ -271,9 +251,7 @@ def score_folder(
     tests: list[PairedTest] = []
     if against is not None:
         first, second = ([image.scores for image in method.images] for method in methods)
-        tests = compare_methods(
-            first, second, confidence=settings.confidence, resamples=settings.resamples, seed=settings.seed
-        )
+        tests = compare_methods(first, second)
 
     def soft_pairs() -> Iterator[tuple[Mask, npt.NDArray[Any]]]:
         for pair in pairings[0][0]:
@@ -297,26 +275,16 @@ def score_folder(
 def _score_method(
     folder: Path, pairs: Sequence[FilePair], extra: Sequence[str], options: FolderOptions, progress: Progress
 ) -> MethodScores:
-    def score_image(pair: FilePair) -> ImageScore | str:
-        try:
-            truth, prediction, thresholded = read_pair(pair, options.threshold)
-            masks = truth.view(np.bool_), prediction.view(np.bool_)  # checked already
-            return ImageScore(
-                pair, *score_with_counts(*masks, options.tolerances, options.band, options.rule), thresholded
-            )
-        except DataError as error:
-            return f"{pair.name}: {error}"
-
     images, problems = [], []
-    with (
-        progress.track(f"scoring {folder.name}", len(pairs)) as advance,
-        ThreadPoolExecutor(options.workers) as pool,
-    ):
-        for result in pool.map(score_image, pairs):
-            if isinstance(result, str):
-                problems.append(result)
-            else:
-                images.append(result)
+    with progress.track(f"scoring {folder.name}", len(pairs)) as advance:
+        for pair in pairs:
+            try:
+                truth, prediction, thresholded = read_pair(pair, options.threshold)
+                masks = truth.view(np.bool_), prediction.view(np.bool_)  # checked already
+                scored = score_with_counts(*masks, options.tolerances, options.band, options.rule)
+                images.append(ImageScore(pair, *scored, thresholded))
+            except DataError as error:
+                problems.append(f"{pair.name}: {error}")
             advance()
     if problems:
         rest = len(problems) - _SHOWN_PROBLEMS
@@ -324,12 +292,7 @@ def _score_method(
         raise DataError(bullet_list(f"{len(problems)} of {len(pairs)} pairs cannot be scored:", shown))
 
     aggregates = summarise([image.scores for image in images])
-    intervals = bootstrap_intervals(
-        [[image.scores[key] for key in aggregates] for image in images],
-        confidence=options.confidence,
-        resamples=options.resamples,
-        seed=options.seed,
-    )
+    intervals = bootstrap_intervals([[image.scores[key] for key in aggregates] for image in images])
     counts = [image.counts for image in images]
     pooled = region_scores(sum(counts, Counts(0, 0, 0, 0)), options.rule)
     metrics = {

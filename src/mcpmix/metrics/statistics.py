@@ -131,18 +131,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_methods(
-    first: Sequence[Mapping[str, float]],
-    second: Sequence[Mapping[str, float]],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    first: Sequence[Mapping[str, float]], second: Sequence[Mapping[str, float]]
 ) -> list[PairedTest]:
-    """Test for each metric whether two methods differ on the same images.
-
-    Both have one row of scores per image, in the same order; the other arguments are those of
-    `bootstrap_intervals`.
-    """
+    """Test for each metric whether two methods differ on the same images, given in the same order."""
     if len(first) != len(second) or not first or first[0].keys() != second[0].keys():
         raise DataError(
             f"a paired test needs the same metrics on the same images, but the first method has {len(first)} "
@@ -153,7 +144,7 @@ def compare_methods(
     b = np.array([[row[key] for key in keys] for row in second])
     with np.errstate(invalid="ignore"):  # infinite minus infinite: undefined, and excluded below
         differences = a - b
-    intervals = bootstrap_intervals(differences, confidence=confidence, resamples=resamples, seed=seed)
+    intervals = bootstrap_intervals(differences)
     columns = [column[~np.isnan(column)] for column in differences.T]
     ranked = [_signed_rank(column) for column in columns]
     corrected = holm([p for p, _ in ranked])

@@ -91,7 +91,14 @@ def score_with_counts(
         distance = rule.distance(counts.truth_empty, counts.prediction_empty, *first.shape)
         return scores | {"hd95": distance, "assd": distance, **dict(shares), "biou": overlap}, counts
     measured = compare(first, second, box, band)
-    scores["hd95"] = percentile_of_union(measured)
+    # HD95: of both directed sets in one list, interpolated linearly between distances, not their squares.
+    union = np.concatenate([measured.truth, measured.prediction])
+    position = 0.95 * (union.size - 1)
+    low = math.floor(position)
+    high = min(low + 1, union.size - 1)
+    union.partition((low, high))
+    lower, upper = math.sqrt(union[low]), math.sqrt(union[high])
+    scores["hd95"] = lower + (upper - lower) * (position - low)
     means = measured.truth_total / measured.truth.size, measured.prediction_total / measured.prediction.size
     scores["assd"] = sum(means) / 2
     for tolerance in tolerances:
@@ -199,17 +206,6 @@ def boundary_distances(
         for mask, empty in ((first, counts.truth_empty), (second, counts.prediction_empty))
     ]
     return np.full(sizes[0], np.inf), np.full(sizes[1], np.inf)
-
-
-def percentile_of_union(measured: Boundaries, fraction: float = 0.95) -> float:
-    """A percentile of both directed sets of distances in one list, with linear interpolation, in pixels."""
-    squared = np.concatenate([measured.truth, measured.prediction])
-    position = fraction * (squared.size - 1)
-    low = math.floor(position)
-    high = min(low + 1, squared.size - 1)
-    squared.partition((low, high))
-    lower, upper = math.sqrt(squared[low]), math.sqrt(squared[high])
-    return lower + (upper - lower) * (position - low)
 
 
 class _Workspace(threading.local):
