@@ -7,11 +7,11 @@ filter would not do: it lets links pass, knows no limits, and there is none for 
 
 import bz2
 import gzip
+import io
 import os
 import re
 import shutil
 import stat
-import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +35,10 @@ _PACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".tgz": gzip.open, 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # LZMA asks for any amount of memory
 _CHUNK = 1 << 20
 _MEGABYTE = 10**6
-_LARGEST_READ = 16 * _MEGABYTE  # headers of a tar are read at once
-_LARGEST_DIRECTORY = 64 * _MEGABYTE  # of a zip, read at once: room for more names than any data set has
+_LARGEST_READ = 64 * _MEGABYTE  # at once: room for more names in a zip than any data set has
 _LONGEST_PART, _LONGEST_NAME = 255, 1024
 
-_Member = tuple[str, IO[bytes] | None, int]  # name, content (None for a folder), position in the archive
+_Member = tuple[str, int, IO[bytes] | None]  # name, size, content (None for a folder)
 
 
 @dataclass(frozen=True)
@@ -120,17 +119,19 @@ def _digest(path: Path, size: int, changed: int) -> str:
 def _write_members(archive: Path, folder: Path, limits: Limits, progress: Progress) -> None:
     packed = archive.stat().st_size
     most = min(limits.size, max(limits.free, int(limits.ratio * packed)))
-    if archive.name.lower().endswith(".zip"):
-        members = _zip_members(archive, folder, most)
-    else:
-        members = _tar_members(archive, most + 4096 * limits.files)  # headers, and the ends of blocks
+    read = _zip_members if archive.name.lower().endswith(".zip") else _tar_members
     files = size = done = 0
-    with progress.track(f"Unpacking {archive.name} (MB)", packed // _MEGABYTE) as advance:
+    with (
+        _SmallReads(archive.open("rb", buffering=0)) as raw,
+        progress.track(f"Unpacking {archive.name} (MB)", packed // _MEGABYTE) as advance,
+    ):
         try:
-            for name, stream, position in members:
-                files += 1
+            for name, length, stream in read(archive, raw, folder, most):
+                files, size = files + 1, size + length
                 if files > limits.files:
                     raise _too_much(archive, f"more than {limits.files} files")
+                if size > most:
+                    raise _too_much(archive, f"more than {most / _MEGABYTE:.0f} MB")
                 if problem := _name_problem(name):
                     raise _refused(archive, [problem])
                 parts = _parts(name)
@@ -138,13 +139,9 @@ def _write_members(archive: Path, folder: Path, limits: Limits, progress: Progre
                     path = folder.joinpath(*parts)
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open("xb") as file:
-                        while chunk := stream.read(_CHUNK):
-                            size += len(chunk)
-                            if size > most:
-                                raise _too_much(archive, f"more than {most / _MEGABYTE:.0f} MB")
-                            file.write(chunk)
-                advance(position // _MEGABYTE - done)
-                done = position // _MEGABYTE
+                        shutil.copyfileobj(stream, file, _CHUNK)  # never more than `length` bytes
+                advance(raw.tell() // _MEGABYTE - done)
+                done = raw.tell() // _MEGABYTE
         except (McpmixError, MemoryError):
             raise
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
@@ -191,11 +188,19 @@ def _too_much(archive: Path, what: str) -> DataError:
     )
 
 
-def _zip_members(archive: Path, folder: Path, most: int) -> Iterator[_Member]:
+class _SmallReads(io.BufferedReader):
+    """Never reads much at once, whatever an archive claims: its readers keep headers and lists in memory."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read at most this many bytes."""
+        if (size or 0) > _LARGEST_READ:
+            raise ValueError(f"a header or a list of names has {(size or 0) // _MEGABYTE} MB")
+        return super().read(size)
+
+
+def _zip_members(archive: Path, raw: io.BufferedReader, folder: Path, most: int) -> Iterator[_Member]:
     """The members, after the archive was refused by what it says of itself."""
-    if _directory_size(archive) > _LARGEST_DIRECTORY:
-        raise _too_much(archive, "a list of names of more than 64 MB")
-    with zipfile.ZipFile(archive) as file:
+    with zipfile.ZipFile(raw) as file:
         infos = file.infolist()
         if problems := [problem for info in infos if (problem := _zip_problem(info))]:
             raise _refused(archive, problems)
@@ -207,11 +212,9 @@ def _zip_members(archive: Path, folder: Path, most: int) -> Iterator[_Member]:
                 f"{archive} needs {size / _MEGABYTE:.0f} MB when unpacked, and {folder.parent} has "
                 f"{free / _MEGABYTE:.0f} MB free. Free some space."
             )
-        position = 0
         for info in infos:
-            position += info.compress_size
             with nullcontext() if info.is_dir() else file.open(info) as stream:
-                yield info.filename, stream, position
+                yield info.filename, info.file_size, stream
 
 
 def _zip_problem(info: zipfile.ZipInfo) -> str:
@@ -224,54 +227,15 @@ def _zip_problem(info: zipfile.ZipInfo) -> str:
     return _name_problem(info.filename)
 
 
-def _directory_size(archive: Path) -> int:
-    """Bytes of a zip's list of names, which `zipfile` reads at once; 0 if none is found."""
-    with archive.open("rb") as file:
-        file.seek(max(0, archive.stat().st_size - 65_600))  # the last record: 22 bytes and a long comment
-        tail = file.read()
-    last = tail.rfind(b"PK\5\6")
-    long = tail.rfind(b"PK\6\6", 0, max(last, 0))  # of archives with more than 4 GB or 65,535 files
-    sizes = [0]
-    if 0 <= last <= len(tail) - 22:
-        sizes += struct.unpack_from("<L", tail, last + 12)
-    if 0 <= long <= len(tail) - 48:
-        sizes += struct.unpack_from("<Q", tail, long + 40)
-    return max(size for size in sizes if size != 0xFFFFFFFF)  # that is, the long record says it
-
-
-class _Bounded:
-    """A stream that is never read in large pieces or too far, whatever the headers of a tar claim."""
-
-    def __init__(self, stream: IO[bytes], archive: Path, most: int) -> None:
-        self._stream, self._archive, self._most = stream, archive, most
-        self.tell = stream.tell
-
-    def read(self, size: int) -> bytes:
-        """Read at most this many bytes."""
-        if not 0 <= size <= _LARGEST_READ:
-            raise _refused(self._archive, ["a header of more than 16 MB"])
-        self._allow(self.tell() + size)
-        return self._stream.read(size)
-
-    def seek(self, position: int) -> int:
-        """Go to a position, counted from the start."""
-        self._allow(position)
-        return self._stream.seek(position)
-
-    def _allow(self, position: int) -> None:
-        if position > self._most:
-            raise _too_much(self._archive, f"more than {self._most / _MEGABYTE:.0f} MB")
-
-
-def _tar_members(archive: Path, most: int) -> Iterator[_Member]:
+def _tar_members(archive: Path, raw: io.BufferedReader, folder: Path, most: int) -> Iterator[_Member]:
+    del folder, most  # a tar says nothing of itself in advance
     packer = _PACKERS.get(archive.suffix.lower())
-    with archive.open("rb") as raw, packer(raw, "rb") if packer else nullcontext(raw) as stream:
-        bounded: Any = _Bounded(stream, archive, most)
-        with tarfile.open(fileobj=bounded, mode="r:") as file:
+    with _SmallReads(packer(raw, "rb")) if packer else nullcontext(raw) as stream:
+        with tarfile.open(fileobj=stream, mode="r:") as file:
             while (member := file.next()) is not None:
                 if not (member.isdir() or member.isreg()) or member.issparse():
                     raise _refused(archive, [f"{member.name!r} is a link, a device or a sparse file"])
-                yield member.name, file.extractfile(member), raw.tell()
+                yield member.name, member.size, file.extractfile(member)
                 file.members = []  # type: ignore[attr-defined]  # it keeps all members, which are not needed
-        while bounded.read(_CHUNK):  # to the end, where compressed files keep their checksum
+        while stream.read(_CHUNK):  # to the end, where compressed files keep their checksum
             pass

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 
 from mcpmix.core.errors import ModelError
-from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.core.stage_folder import file_digest
+from mcpmix.data.augment import normalise
 from mcpmix.networks.weight_files import (
     EMBEDDED,
     RESNET_URL,
@@ -65,20 +65,15 @@ class SmallFeatures(nn.Module):
 class ResNetFeatures(nn.Module):
     """ResNet-50 with ImageNet weights, pooled to 2048 features, as in the paper."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, weights: dict[str, Tensor]) -> None:
         super().__init__()
         self.body = resnet50()
         self.body.load_state_dict(weights)
         self.body.fc = nn.Identity()
-        self.register_buffer("mean", torch.tensor(IMAGENET_MEAN).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(IMAGENET_STD).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W in [0, 1] to B,2048."""
-        features: Tensor = self.body((images - self.mean) / self.std)
+        features: Tensor = self.body(normalise(images))
         return features
 
 

@@ -207,14 +207,12 @@ def test_a_zip_that_claims_terabytes(tmp_path):
         unpack([source])
 
 
-def test_a_zip_with_an_endless_list_of_names(tmp_path):
-    source = as_zip(tmp_path / "a.zip")
-    content = bytearray(source.read_bytes())
-    place = content.index(b"PK\5\6") + 12
-    content[place : place + 4] = struct.pack("<L", 10**9)
-    source.write_bytes(content)
-    with pytest.raises(DataError, match="list of names"):
+def test_a_zip_with_an_endless_list_of_names(tmp_path, monkeypatch):
+    source = as_zip(tmp_path / "a.zip", {f"{number:03}" * 20: b"" for number in range(1000)})
+    monkeypatch.setattr(archives, "_LARGEST_READ", 50_000)
+    with pytest.raises(DataError, match="a list of names has 0 MB"):
         unpack([source])
+    assert left_behind(tmp_path) == ["a.zip"]
 
 
 def test_a_tar_whose_header_claims_gigabytes(tmp_path):
@@ -224,7 +222,7 @@ def test_a_tar_whose_header_claims_gigabytes(tmp_path):
     with gzip.open(source, "wb") as file:
         file.write(header.tobuf(tarfile.GNU_FORMAT))
         file.write(bytes(1_000_000))
-    with pytest.raises(DataError, match="a header of more than 16 MB"):
+    with pytest.raises(DataError, match=r"a\.tar\.gz cannot be unpacked: a header .* has 3000 MB"):
         unpack([source])
 
 

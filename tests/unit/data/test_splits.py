@@ -81,16 +81,6 @@ def test_too_few_groups():
     )
 
 
-@pytest.mark.parametrize(("validation", "test"), [(0.5, 0.5), (-0.1, 0.2), (0.2, -0.1)])
-def test_impossible_shares(validation, test):
-    with pytest.raises(DataError) as caught:
-        group_split(samples_of(1, 1, 1), validation, test, seed=0)
-    assert str(caught.value) == (
-        f"Cannot split with a validation share of {validation} and a test share of {test}. Expected two "
-        "shares of at least 0 with a sum below 1: lower them."
-    )
-
-
 def test_file_round_trip_is_plain_json(tmp_path):
     samples = samples_of(2, 2, 2)
     split = Split(("g1_1", "g1_0"), ("g0_0",), ("g2_0", "g2_1"))  # g0_1 is left out on purpose
