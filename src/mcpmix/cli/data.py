@@ -90,9 +90,8 @@ def get(
         for archive, url in zip(item.archives, urls, strict=True):
             digest = expected.get(archive.name, archive.sha256)
             md5 = "" if archive.name in expected else archive.md5
-            done = fetch(url, folder, sha256=digest, md5=md5, progress=progress)
-            against = "recorded, no other is known" if done.checked == "nothing" else f"{done.checked} agrees"
-            typer.echo(f"{done.file}: sha256 {done.sha256} ({against})")
+            file = fetch(url, folder, sha256=digest, md5=md5, progress=progress)
+            typer.echo(f"{file}: {f'sha256 {digest}' if digest else f'md5 {md5}'} agrees")
     typer.echo(f"next: mcpmix init DIR --source {item.name} --root {folder}")
 
 

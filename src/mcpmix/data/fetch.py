@@ -5,14 +5,12 @@ Nothing of the package opens a connection but `fetch` and `remote_size`.
 
 import hashlib
 import http.client
-import json
 import os
 import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -22,24 +20,13 @@ from filelock import FileLock
 from mcpmix import __version__
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import file_digest, storage_errors, write_json
+from mcpmix.core.stage_folder import storage_errors
 
 _CHUNK = 1 << 20
 _MEGABYTE = 10**6
 _RESUMED, _BEYOND = 206, 416
 _md5 = partial(hashlib.md5, usedforsecurity=False)
 _MAY_PASS = (408, 425, 429, 500, 502, 503, 504)  # answers after which another attempt is worth it
-
-
-@dataclass(frozen=True)
-class Download:
-    """A file that has arrived, and what is known about its content."""
-
-    file: Path
-    sha256: str
-    # Against the `sha256` or `md5` of the publisher, the `record` of an earlier download, or `nothing`: no
-    # digest is known, and this one was recorded.
-    checked: str
 
 
 def refuse_offline(environment: Mapping[str, str] = os.environ) -> None:
@@ -74,66 +61,56 @@ def fetch(
     attempts: int = 3,
     timeout: float = 60.0,
     progress: Progress = SILENT,
-) -> Download:
+) -> Path:
     """Fetch a file, or check the one that is already there.
 
-    What has arrived lies in `NAME.part` until it is complete and checked; a later call resumes there if the
-    server can and still has the same file. `NAME.json` records the address, and the version or the digest.
+    What has arrived lies in `NAME.part` until it is complete and has its digest; a later call resumes there
+    if the server can. Halves of two versions never pass: they have another digest.
 
     Args:
         sha256: what the file must have; hexadecimal.
-        md5: the same, where the publisher gives no better one.
+        md5: the same, where the publisher gives no better one; one of the two must be given.
         attempts: how often to try before giving up; each resumes the last one.
         timeout: seconds of silence that count as an interruption.
     """
     refuse_offline()
+    kind, expected = ("sha256", sha256.lower()) if sha256 else ("md5", md5.lower())
     target = folder / urllib.parse.unquote(urllib.parse.urlsplit(url).path).rpartition("/")[2]
     if target == folder:
         raise DataError(f"{url} names no file. Expected an address that ends in one.")
-    part, record = (target.with_name(target.name + ending) for ending in (".part", ".json"))
+    part = target.with_name(target.name + ".part")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{target.name}.lock"):
             present = target.is_file()
             if not present:
-                _transfer_patiently(url, part, record, attempts, timeout, progress)
-            file = target if present else part
-            recorded = str(_read_json(record).get("sha256", "")) if present else ""
-            known = {"sha256": sha256.lower(), "md5": md5.lower(), "record": recorded}
-            kind = next((name for name, digest in known.items() if digest), "nothing")
-            digest = found = file_digest(file)
-            if kind == "md5":
-                with file.open("rb") as stream:
-                    found = hashlib.file_digest(stream, _md5).hexdigest()
-            if found != known.get(kind, found):
-                if present:
-                    raise DataError(
-                        f"{target} is there, but is incomplete or another file: {found}, expected "
-                        f"{known[kind]} ({kind}). Move it away, and run the same command again."
-                    )
-                part.unlink()
-                record.unlink()
+                _transfer_patiently(url, part, attempts, timeout, progress)
+            with (target if present else part).open("rb") as stream:
+                found = hashlib.file_digest(stream, hashlib.sha256 if sha256 else _md5).hexdigest()
+            if found == expected:
+                if not present:
+                    part.replace(target)
+                return target
+            if present:
                 raise DataError(
-                    f"{url} has the {kind} {found}. Expected {known[kind]}. It was removed: try again. If "
-                    "its publisher has replaced the file, give --sha256 with what the publisher states."
+                    f"{target} is there, but is incomplete or another file: {found}, expected {expected} "
+                    f"({kind}). Move it away, and run the same command again."
                 )
-            if not present:
-                # With what is in it already: if a kill comes before the next line, the part is still known.
-                write_json(record, {**_read_json(record), "sha256": digest, "checked": kind})
-                part.replace(target)
-    return Download(target, digest, kind)
+            part.unlink()
+            raise DataError(
+                f"{url} has the {kind} {found}. Expected {expected}. It was removed: try again. If its "
+                "publisher has replaced the file, give --sha256 with what the publisher states."
+            )
 
 
 class _InterruptedTransferError(Exception):
     """Another attempt may succeed."""
 
 
-def _transfer_patiently(
-    url: str, part: Path, record: Path, attempts: int, timeout: float, progress: Progress
-) -> None:
+def _transfer_patiently(url: str, part: Path, attempts: int, timeout: float, progress: Progress) -> None:
     for attempt in range(1, attempts + 1):
         try:
-            return _transfer(url, part, record, timeout, progress)
+            return _transfer(url, part, timeout, progress)
         except _InterruptedTransferError as error:
             if attempt == attempts:
                 kept = part.stat().st_size / _MEGABYTE if part.exists() else 0
@@ -144,15 +121,11 @@ def _transfer_patiently(
             progress.say(f"{url}: {error}; resuming")
 
 
-def _transfer(url: str, part: Path, record: Path, timeout: float, progress: Progress) -> None:
+def _transfer(url: str, part: Path, timeout: float, progress: Progress) -> None:
     """One attempt, from where the last one stopped."""
-    state = _read_json(record)
-    # Without something that tells versions apart, the halves of two files might be joined.
-    resumable = part.is_file() and state.get("url") == url and state.get("validator")
-    offset = part.stat().st_size if resumable else 0
+    offset = part.stat().st_size if part.is_file() else 0
     try:
-        headers = {"Range": f"bytes={offset}-", "If-Range": str(state["validator"])} if offset else {}
-        response = _open(url, headers, timeout)
+        response = _open(url, {"Range": f"bytes={offset}-"} if offset else {}, timeout)
     except urllib.error.HTTPError as error:
         if error.code == _BEYOND:
             if error.headers.get("Content-Range", "").rpartition("/")[2] == str(offset):
@@ -181,10 +154,6 @@ def _transfer(url: str, part: Path, record: Path, timeout: float, progress: Prog
                 f"{part.parent} has {free / _MEGABYTE:.0f} MB free, and {(length or 0) / _MEGABYTE:.0f} MB "
                 "are still to come. Free some space, and run the same command again."
             )
-        tag = response.headers.get("ETag", "")
-        if not tag or tag.startswith("W/"):  # weak tags do not promise equal bytes
-            tag = response.headers.get("Last-Modified", "")
-        write_json(record, {"url": url, "validator": tag})
         with part.open("ab" if offset else "wb") as file:
             _save(response, file, offset, length, progress)
     size = part.stat().st_size
@@ -247,11 +216,3 @@ def _length(response: Any) -> int | None:  # noqa: ANN401
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
     return f"the connection failed ({reason or type(reason).__name__})"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -22,7 +22,6 @@ class Server:
 
     def __init__(self):
         self.body = BODY
-        self.tag = '"one"'
         self.ranges = True
         self.cut = []  # after how many bytes to break off, one for each answer
         self.status = []  # answers instead of the file
@@ -42,8 +41,6 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status, length, **extra):
         self.send_response(status)
         self.send_header("Content-Length", str(length))
-        if self.state.tag:
-            self.send_header("ETag", self.state.tag)
         for name, value in extra.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
@@ -62,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
     def give_file(self):
         state, size = self.state, len(self.state.body)
         wanted = self.headers.get("Range") if state.ranges else None
-        if wanted is None or self.headers.get("If-Range") not in (None, state.tag):
+        if wanted is None:
             self.answer(200, size)
             start = 0
         else:
@@ -94,34 +91,31 @@ def names(folder):
 
 
 def test_a_whole_file(server, tmp_path):
-    done = fetch(server.url + "/a/set.zip", tmp_path / "new" / "folder", sha256=DIGEST.upper())
-    assert (done.sha256, done.checked) == (DIGEST, "sha256")
-    assert done.file.read_bytes() == BODY
-    assert names(done.file.parent) == ["set.zip", "set.zip.json"]
+    file = fetch(server.url + "/a/set.zip", tmp_path / "new" / "folder", sha256=DIGEST.upper())
+    assert file.read_bytes() == BODY
+    assert names(file.parent) == ["set.zip"]
     assert server.asked == [None]
-    again = fetch(server.url + "/a/set.zip", done.file.parent, sha256=DIGEST)
-    assert again == done
+    assert fetch(server.url + "/a/set.zip", file.parent, sha256=DIGEST) == file
     assert server.asked == [None]  # nothing was asked
     assert remote_size(server.url + "/set.zip") == len(BODY)
 
 
 def test_md5_where_the_publisher_gives_no_better_one(server, tmp_path):
     md5 = hashlib.md5(BODY).hexdigest()
-    assert fetch(server.url + "/set.zip", tmp_path, md5=md5).checked == "md5"
-    assert fetch(server.url + "/set.zip", tmp_path, md5=md5).checked == "md5"
+    for _ in range(2):
+        assert fetch(server.url + "/set.zip", tmp_path, md5=md5).read_bytes() == BODY
 
 
-def test_without_a_digest_the_first_one_is_recorded_and_kept_to(server, tmp_path):
-    assert fetch(server.url + "/set.zip", tmp_path).checked == "nothing"
-    assert fetch(server.url + "/set.zip", tmp_path).checked == "record"
+def test_a_file_that_is_there_must_have_its_digest(server, tmp_path):
     (tmp_path / "set.zip").write_bytes(BODY[:-1])
-    with pytest.raises(DataError, match=r"is there, but is incomplete or another file: .*\(record\)"):
-        fetch(server.url + "/set.zip", tmp_path)
+    with pytest.raises(DataError, match=r"is there, but is incomplete or another file: .*\(sha256\)"):
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
+    assert server.asked == []
 
 
 def test_an_interruption_is_overcome_by_going_on(server, tmp_path):
     server.cut = [1_000_000, 2_000_000]
-    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).read_bytes() == BODY
     assert server.asked == [None, "bytes=1000000-", "bytes=3000000-"]
 
 
@@ -130,11 +124,11 @@ def test_a_later_call_goes_on(server, tmp_path):
     with pytest.raises(
         DataError, match=r"ended after 1000000 of 5120000 bytes.*1\.0 MB are kept in set\.zip\.part"
     ):
-        fetch(server.url + "/set.zip", tmp_path, attempts=1)
-    assert names(tmp_path) == ["set.zip.json", "set.zip.part"]
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST, attempts=1)
+    assert names(tmp_path) == ["set.zip.part"]
     fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
     assert server.asked == [None, "bytes=1000000-"]
-    assert names(tmp_path) == ["set.zip", "set.zip.json"]
+    assert names(tmp_path) == ["set.zip"]
 
 
 def test_a_server_without_ranges_starts_anew(server, tmp_path):
@@ -144,24 +138,24 @@ def test_a_server_without_ranges_starts_anew(server, tmp_path):
     assert server.asked == [None, "bytes=1000000-"]
 
 
-@pytest.mark.parametrize("tag", ['"two"', "", 'W/"one"'])
-def test_halves_of_two_files_are_never_joined(server, tmp_path, tag):
+def test_halves_of_two_files_never_get_their_name(server, tmp_path):
     server.cut = [1_000_000]
-    if tag != '"two"':
-        server.tag = tag  # nothing to tell versions by, from the start
     with pytest.raises(DataError):
-        fetch(server.url + "/set.zip", tmp_path, attempts=1)
-    server.tag, server.body = tag, BODY[::-1]
-    done = fetch(server.url + "/set.zip", tmp_path)
-    assert done.file.read_bytes() == BODY[::-1]
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST, attempts=1)
+    server.body = BODY[::-1]
+    digest = hashlib.sha256(server.body).hexdigest()
+    with pytest.raises(DataError, match="It was removed: try again"):
+        fetch(server.url + "/set.zip", tmp_path, sha256=digest)
+    assert names(tmp_path) == []
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=digest).read_bytes() == BODY[::-1]
 
 
 def test_complete_but_not_named_yet(server, tmp_path):
     server.cut = [len(BODY) - 1]
     with pytest.raises(DataError):
-        fetch(server.url + "/set.zip", tmp_path, attempts=1)
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST, attempts=1)
     (tmp_path / "set.zip.part").write_bytes(BODY)
-    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).read_bytes() == BODY
     assert server.asked[1:] == [f"bytes={len(BODY)}-"]
 
 
@@ -177,16 +171,16 @@ def test_a_kill_just_before_it_gets_its_name_costs_nothing(server, tmp_path, mon
         patch.setattr(Path, "replace", kill)
         with pytest.raises(KeyboardInterrupt):
             fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
-    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).read_bytes() == BODY
     assert server.asked == [None, f"bytes={len(BODY)}-"]
 
 
 def test_longer_than_the_file_on_the_server(server, tmp_path):
     server.cut = [1000]
     with pytest.raises(DataError):
-        fetch(server.url + "/set.zip", tmp_path, attempts=1)
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST, attempts=1)
     (tmp_path / "set.zip.part").write_bytes(BODY + b"more")
-    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).file.read_bytes() == BODY
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("kind", ["sha256", "md5"])
@@ -199,25 +193,25 @@ def test_another_content_is_removed(server, tmp_path, kind):
 def test_not_found(server, tmp_path):
     server.status = [404]
     with pytest.raises(DataError, match=r"answered 404 Not Found\. The address may have changed"):
-        fetch(server.url + "/set.zip", tmp_path)
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
     assert len(server.asked) == 1  # asking again would not help
 
 
 def test_a_busy_server_is_asked_again(server, tmp_path):
     server.status = [503, 500]
-    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
+    assert fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST).read_bytes() == BODY
     server.status = [503]
     with pytest.raises(DataError, match="answered 503"):
-        fetch(server.url + "/other.zip", tmp_path, attempts=1)
+        fetch(server.url + "/other.zip", tmp_path, sha256=DIGEST, attempts=1)
 
 
 def test_a_moved_file_is_followed(server, tmp_path):
-    assert fetch(server.url + "/moved/set.zip", tmp_path, sha256=DIGEST).checked == "sha256"
+    assert fetch(server.url + "/moved/set.zip", tmp_path, sha256=DIGEST).read_bytes() == BODY
 
 
 def test_a_redirect_to_something_else_is_not(server, tmp_path):
     with pytest.raises(DataError, match="which is not safe to follow"):
-        fetch(server.url + "/odd/set.zip", tmp_path)
+        fetch(server.url + "/odd/set.zip", tmp_path, sha256=DIGEST)
 
 
 def test_https_never_falls_back_to_http():
@@ -247,7 +241,7 @@ def test_no_room(server, tmp_path, monkeypatch):
     usage = download.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
     with pytest.raises(StorageError, match=r"has 1 MB free, and 5 MB are still to come"):
-        fetch(server.url + "/set.zip", tmp_path)
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
 
 
 def test_the_disk_fills_up(server, tmp_path, monkeypatch):
@@ -256,7 +250,7 @@ def test_the_disk_fills_up(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr(download, "_save", full)
     with pytest.raises(StorageError, match="is full"):
-        fetch(server.url + "/set.zip", tmp_path)
+        fetch(server.url + "/set.zip", tmp_path, sha256=DIGEST)
     assert len(server.asked) == 1
 
 
