@@ -6,7 +6,7 @@ follow the gates logged until then, and give way to what is asked for out of tur
 share one pipe for their answers: a worker killed while it writes an image leaves the parent waiting for ever.
 Here each worker has a pipe of its own, whose end tells that the worker ended, and a thread that waits for it.
 
-This module imports little, so that a worker soon watches its parent: one whose parent is gone ends at once.
+A worker whose parent is gone ends at once. This module imports no networks, so that it soon watches for that.
 """
 
 import pickle
