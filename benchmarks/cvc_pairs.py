@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from _kid import kid
 from tools.pretrain.build import OwnImages, Training, build_weights
 
 from _bank import images_of, reasons_text, tries
-from _kid import kid
 from _lite0 import prepared_weights
 from _markers import fill
 from mcpmix.cli.screen import shown_progress

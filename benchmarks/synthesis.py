@@ -30,9 +30,9 @@ from typing import Any
 import diffusers
 import numpy as np
 import torch
+from _kid import kid
 
 from _bank import images_of, reasons_text, tries
-from _kid import kid
 from _markers import fill
 from _swap import draw_partners, where_changed
 from mcpmix.cli.screen import shown_progress

@@ -32,9 +32,7 @@ def _torch_as_it_was():
 @pytest.fixture(scope="session")
 def random_models(tmp_path_factory) -> Path:
     """A folder with `pipeline`, `depth` and `features` of the embedded architectures, untrained."""
-    from tools.pretrain.base import save_base
-
-    from mcpmix.networks.diffusion import DiffusionBase
+    from mcpmix.networks.diffusion import DiffusionBase, save_base
     from mcpmix.networks.features import SmallFeatures, save_features
     from tools.pretrain import blueprints
 

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -83,13 +83,28 @@ class DataConfig(Section):
     """Folder of masks with the same file stems."""
     groups: Path | None = None
     """CSV with the columns id and group (patient, lesion, video); without it each image is its own group."""
+    unlabelled: tuple[Path, ...] = ()
+    """Folders or archives of images of the same kind without masks. The generator's base learns from them
+    (section adapt), and so do the arms that take pseudo-labels."""
+    labelled: PositiveInt | None = None
+    """Training images that keep their masks, drawn in whole groups; the others count as unlabelled. None: all
+    keep them."""
     size: PositiveInt = 128
     """Side in pixels of the square that all networks see."""
     split: SplitConfig = SplitConfig()
     phantom: PhantomConfig = PhantomConfig()
 
+    @field_validator("unlabelled", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str | Path) else value
+
     @model_validator(mode="after")
     def _has_its_paths(self) -> Self:
+        if self.source == "phantom" and self.labelled is not None:
+            raise ValueError(
+                "labelled is for real images: a phantom draws as many labelled frames as asked for"
+            )
         if self.source == "folder" and (self.images is None or self.masks is None):
             raise ValueError("source: folder needs both `images` and `masks`")
         if self.source not in ("folder", "phantom") and self.root is None:
@@ -143,6 +158,37 @@ class GeneratorConfig(Section):
     base: str = "embedded"
     """`embedded`, a local pipeline folder or a hub id, e.g. stable-diffusion-v1-5/stable-diffusion-v1-5."""
     prompt: PromptConfig = PromptConfig()
+
+
+class AdaptConfig(Section):
+    """The base learns from images without masks: the training part and data.unlabelled."""
+
+    steps: NaturalInt = 0
+    """Optimiser steps of the denoiser; 0: the base is used as it is, as in the paper."""
+    unet: Literal["tiny", "small", "medium"] | None = None
+    """A denoiser of this size from scratch, in place of the base's own; none: that is trained further."""
+    autoencoder: str | None = None
+    """Another autoencoder than the base's: local folder or hub id of an AutoencoderKL or AutoencoderTiny, as
+    madebyollin/taesd; each may be pinned."""
+    autoencoder_steps: NaturalInt = 0
+    """Steps in which the autoencoder learns the images; AutoencoderTiny only."""
+    decoder_steps: NaturalInt = 0
+    """Steps in which its decoder learns sharpness from a critic."""
+    lora_rank: NaturalInt | Literal["auto"] = "auto"
+    """Rank of LoRA; 0: all weights learn. auto: 16 for denoisers above 200 million parameters, 0 below."""
+    looks: NaturalInt = 0
+    """Groups of images that look alike; the prompt names the group of each, and each counterpart is drawn in
+    one of these looks. 0: none."""
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 5e-4
+    ema_decay: Share = 0.999
+    save_every: PositiveInt = 250
+    """Steps between two checkpoints."""
+    validate_every: NaturalInt = 0
+    """Steps between two looks at the base: a sheet of images, and their distance (KID) to the validation
+    part; 0: at the end only."""
+    validation_images: int = Field(default=96, ge=3)
+    """Images drawn for it."""
 
 
 class GeneratorValidationConfig(Section):
@@ -436,6 +482,7 @@ class Config(Section):
     data: DataConfig
     depth: DepthConfig = DepthConfig()
     generator: GeneratorConfig = GeneratorConfig()
+    adapt: AdaptConfig = AdaptConfig()
     finetune: FinetuneConfig = FinetuneConfig()
     synthesis: SynthesisConfig = SynthesisConfig()
     segmenter: SegmenterConfig = SegmenterConfig()
@@ -449,3 +496,7 @@ class Config(Section):
     def folder(self) -> Path:
         """Where this run's stage folders are."""
         return self.output / self.name
+
+    def on_base(self, base: Path) -> "Config":
+        """The same run with another diffusion base: the adapted one."""
+        return self.model_copy(update={"generator": self.generator.model_copy(update={"base": str(base)})})

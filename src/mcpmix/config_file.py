@@ -15,7 +15,15 @@ from mcpmix.core.errors import ConfigError, bullet_list, did_you_mean
 Tree = dict[str, Any]
 
 _PRESETS = resources.files("mcpmix") / "presets"
-_PATHS = ("output", "data.root", "data.images", "data.masks", "data.groups", "data.split.file")
+_PATHS = (
+    "output",
+    "data.root",
+    "data.images",
+    "data.masks",
+    "data.groups",
+    "data.split.file",
+    "data.unlabelled",
+)
 
 
 def preset_names() -> list[str]:
@@ -44,8 +52,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         node: Any = tree
         for parent in parents:
             node = node.get(parent) if isinstance(node, dict) else None
-        if isinstance(node, dict) and isinstance(node.get(key), str):
+        if not isinstance(node, dict):
+            continue
+        if isinstance(node.get(key), str):
             node[key] = str(path.parent / Path(node[key]).expanduser())
+        elif isinstance(node.get(key), list):
+            node[key] = [str(path.parent / Path(str(item)).expanduser()) for item in node[key]]
     return resolve_config(tree, overrides, source=str(path))
 
 

@@ -1,6 +1,6 @@
 """The whole run from top to bottom, in the order of the paper.
 
-    dataset -> depth -> judge -> generator -> pairs -> segmenter -> evaluation -> report
+    dataset -> unlabelled -> depth -> judge -> base -> generator -> pairs -> segmenter -> evaluation -> report
 
 Each stage is a folder below the run's folder and meets the others through it only. A finished folder is
 reused while everything that it depends on is the same; an unfinished one is resumed.
@@ -17,8 +17,8 @@ from mcpmix.core.errors import ConfigError
 from mcpmix.core.processes import connect, launched, leader_first, side_by_side
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, storage_errors, write_text
-from mcpmix.data import dataset
-from mcpmix.generator import depth, finetune, judge, synthesize
+from mcpmix.data import dataset, unlabelled
+from mcpmix.generator import adapt, depth, finetune, judge, synthesize
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import Inputs, needs_generator, needs_pairs, takes_edits
 
@@ -32,6 +32,8 @@ class Run:
 
     runtime: Runtime
     dataset: Artifact | None = None
+    unlabelled: Artifact | None = None
+    base: Artifact | None = None
     depth: Artifact | None = None
     judge: Artifact | None = None
     generator: Artifact | None = None
@@ -55,10 +57,10 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
     """Make every stage up to one that is named, reusing what is finished.
 
     Args:
-        until: `dataset`, `depth`, `generator`, `pairs`, `inputs` (all that training reads), `segmenter`,
-            `evaluation` or `report`.
+        until: `dataset`, `base`, `depth`, `generator`, `pairs`, `inputs` (all that training reads),
+            `segmenter`, `evaluation` or `report`.
     """
-    if launched() > 1 and until not in ("dataset", "depth", "generator"):
+    if launched() > 1 and until not in ("dataset", "base", "depth", "generator"):
         raise ConfigError(
             f"{launched()} processes were started, but only `mcpmix finetune` works with several. Run that "
             "with torchrun, then this command without."
@@ -89,7 +91,15 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     if until in ("evaluation", "report"):  # refuses now, not after hours of training
         search = evaluate.search_leaks(config, data, with_generator=generated)
 
-    if generated or until in ("depth", "generator", "pairs"):
+    if generated or until in ("base", "depth", "generator", "pairs"):
+        with leader_first():
+            if unlabelled.is_asked_for(config):
+                made.unlabelled = unlabelled.run(config, data, folder / "unlabelled", progress)
+            if config.adapt.steps:
+                more = made.unlabelled
+                made.base = adapt.run(config, data, more, folder / "base", runtime, progress)
+                config = config.on_base(made.base / adapt.PIPELINE)
+        yield "base"
         with leader_first():
             made.depth = depth.run(config, data, folder / "depth", runtime, progress)
         yield "depth"

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from mcpmix.core.stage_folder import written
+from mcpmix.networks.diffusion import new_unet
 
 IMAGE_SIZE = 128
 LATENT_CHANNELS = 8
@@ -49,21 +50,9 @@ def build_autoencoder() -> AutoencoderTiny:
 
 
 def build_unet(image_size: int = IMAGE_SIZE) -> UNet2DConditionModel:
-    """The denoiser for images of that side in pixels; it is convolutional and takes others too.
-
-    Attention at 8x8 and 4x4 only (of 16x16): at 16x16 it would double the cost of a step.
-    """
-    return UNet2DConditionModel(
-        sample_size=image_size // 8,
-        in_channels=LATENT_CHANNELS,
-        out_channels=LATENT_CHANNELS,
-        block_out_channels=(64, 96, 144),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        layers_per_block=1,
-        cross_attention_dim=TEXT_WIDTH,
-        attention_head_dim=4,
-        norm_num_groups=16,
+    """The denoiser for images of that side in pixels."""
+    return new_unet(
+        "tiny", latent_channels=LATENT_CHANNELS, text_width=TEXT_WIDTH, latent_side=image_size // 8
     )
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from tools.pretrain.autoencoder import is_trainable, save_autoencoder, sharpen_decoder, train_autoencoder
-from tools.pretrain.base import train_base
 from tools.pretrain.control import train_control
 from tools.pretrain.corpus import (
     Corpus,
@@ -25,6 +23,8 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.leakage import read_seen, write_seen
+from mcpmix.generator.autoencoder import is_trainable, save_autoencoder, sharpen_decoder, train_autoencoder
+from mcpmix.generator.base import train_base
 from mcpmix.networks.diffusion import Autoencoder, DiffusionBase, load_autoencoder, load_base
 from mcpmix.networks.weight_files import folder_digest, resolve
 from tools.pretrain import blueprints

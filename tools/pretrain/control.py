@@ -14,8 +14,6 @@ import numpy.typing as npt
 import torch
 from scipy import ndimage
 from skimage.measure import regionprops
-from tools.pretrain.base import latent_cache
-from tools.pretrain.fitting import fit, plateau
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -23,6 +21,8 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.stage_folder import written
+from mcpmix.core.training import fit
+from mcpmix.generator.base import latent_cache
 from mcpmix.generator.counterparts import condition
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from tools.pretrain.blueprints import build_depth
-from tools.pretrain.fitting import fit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.core.training import one_cycle
+from mcpmix.core.training import fit, one_cycle
 from mcpmix.data.augment import normalise
 from mcpmix.networks.features import SmallFeatures, save_features
 from mcpmix.networks.segformer import Segformer

@@ -124,6 +124,7 @@ for _command in (
     project.check,
     stages.run,
     stages.depth,
+    stages.adapt,
     stages.finetune,
     stages.synthesize,
     stages.train,

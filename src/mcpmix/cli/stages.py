@@ -38,6 +38,18 @@ def depth(config: ConfigFile, overrides: Overrides = None) -> None:
     _one_stage(config, overrides, "depth")
 
 
+def adapt(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Train the base of the generator further on images without masks."""
+    from mcpmix.core.errors import ConfigError
+
+    settings = _load(config, overrides)
+    if not settings.adapt.steps:
+        raise ConfigError("adapt.steps is 0, so the base stays as it is. Give a number, as adapt.steps=4000.")
+    made = _make(settings, "base")
+    assert made.base is not None
+    typer.echo(f"finished: {made.base.folder}")
+
+
 def finetune(config: ConfigFile, overrides: Overrides = None) -> None:
     """Stage 2: fine-tune the generator on the training images."""
     _one_stage(config, overrides, "generator")

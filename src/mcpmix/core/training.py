@@ -16,8 +16,10 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim.swa_utils import AveragedModel
 
 from mcpmix.core.errors import DependencyError, ModelError, StorageError, TrainingError
 from mcpmix.core.progress import SILENT, Progress
@@ -254,3 +256,68 @@ def one_cycle(optimiser: Optimizer, steps: int, warmup_share: float = 0.05) -> L
     """A rise over the first `warmup_share` of the steps, then a fall to nearly 0; momentum runs opposite."""
     full = [group["lr"] for group in optimiser.param_groups]
     return OneCycleLR(optimiser, full, total_steps=steps, pct_start=warmup_share)
+
+
+def plateau(
+    optimiser: Optimizer, steps: int, warmup_steps: int = 100, decay_share: float = 0.2
+) -> LRScheduler:
+    """Constant between a linear rise and a linear fall to 0 over the last `decay_share` of the steps."""
+
+    def factor(step: int) -> float:
+        return min(1.0, (step + 1) / warmup_steps, (steps - step) / (decay_share * steps))
+
+    return LambdaLR(optimiser, factor)
+
+
+def fit(
+    loss: Callable[[int], Tensor],
+    model: nn.Module,
+    optimiser: Optimizer,
+    course: Callable[[Optimizer, int], LRScheduler],
+    steps: int,
+    checkpoint: Path,
+    *,
+    average: AveragedModel | None = None,
+    largest_gradient: float = 1.0,
+    save_every: int = 100,
+    after_save: Callable[[int], None] | None = None,
+    progress: Progress = SILENT,
+) -> None:
+    """Train `model` in place; a killed training resumes from its checkpoint.
+
+    Args:
+        loss: the loss of step n, a 0-d tensor; its data must depend on n alone.
+        course: makes the course of learning rates from the optimiser and the number of steps.
+        checkpoint: its stem is what the progress bar says.
+        average: moving average of `model`, kept up to date.
+        largest_gradient: norm that a gradient is clipped to; infinity: never.
+        save_every: steps between two checkpoints.
+        after_save: called with the number of finished steps after each.
+    """
+    rates = course(optimiser, steps)
+    state: dict[str, Stateful] = {"model": model, "optimiser": optimiser, "rates": rates}
+    if average is not None:
+        state["average"] = average
+
+    def step(index: int) -> float:
+        value = loss(index)
+        optimiser.zero_grad(set_to_none=True)
+        value.backward()
+        if math.isfinite(largest_gradient):
+            nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
+        optimiser.step()
+        rates.step()
+        if average is not None:
+            average.update_parameters(model)
+        return value.item()
+
+    run_steps(
+        step,
+        steps=steps,
+        state=state,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        title=checkpoint.stem,
+        progress=progress,
+        after_save=after_save,
+    )

@@ -36,6 +36,7 @@ from mcpmix.data.splits import (
     fold_split,
     group_split,
     hold_out,
+    keep_labels,
     read_split,
     require_same_images,
     stratified_split,
@@ -55,15 +56,15 @@ def key(config: Config) -> StageKey:
         drawn = {name: number for name, number in data.phantom.model_dump().items() if number}
         return StageKey("dataset", {"phantom": drawn, "size": data.size}, {}, config.seed)
     places = {"images": data.images, "masks": data.masks, "root": data.root}
-    inputs = {name: _listing(place) for name, place in places.items() if place is not None}
+    inputs = {name: listing(place) for name, place in places.items() if place is not None}
     for name, file in (("groups", data.groups), ("split", data.split.file)):
         if file is not None and file.exists():
             inputs[name] = file_digest(file)
-    settings = data.model_dump(mode="json", exclude={"phantom", "size"})
+    settings = data.model_dump(mode="json", exclude={"phantom", "size", "unlabelled"})
     return StageKey("dataset", settings, inputs, config.seed)
 
 
-def _listing(place: Path) -> str:
+def listing(place: Path) -> str:
     """A digest of names, sizes and modification times: cheap, and changes when a file does."""
     if place.is_file():
         return file_digest(place)
@@ -89,6 +90,8 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
             places = data.model_dump(include={"root", "images", "masks", "groups"})
             collection = load_collection(data.source, **places, progress=progress)
             samples, split = collection.samples, make_split(collection, data.split, config.seed)
+            if data.labelled is not None:
+                split = keep_labels(split, samples, data.labelled, config.seed)
         index = build_index(samples, split, progress, cache=cache_of(out), size=data.size)
         digests = {record.id: record.image_sha256 for record in index.records}
         if data.split.file is not None and data.source != "phantom":

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,38 @@ def hold_out(samples: Sequence[Sample], share: float, seed: int) -> frozenset[st
     order = numpy_rng("hold-out", seed).permutation(len(names))
     chosen = {names[index] for index in order[:count]}
     return frozenset(sample.id for sample in samples if sample.group in chosen)
+
+
+def keep_labels(split: Split, samples: Sequence[Sample], count: int, seed: int) -> Split:
+    """The same split with at most `count` training images, whole groups at random.
+
+    A smaller count gives a part of what a larger one gives.
+
+    Raises:
+        DataError: there are fewer training images, or the first group alone has more.
+    """
+    if count > len(split.train):
+        raise DataError(
+            f"data.labelled: {count} images are to keep their masks, but the training part has "
+            f"{len(split.train)}. Give a smaller number, or leave the setting out."
+        )
+    members, training = defaultdict(list), set(split.train)
+    for sample in sorted(samples, key=lambda item: item.id):
+        if sample.id in training:
+            members[sample.group].append(sample.id)
+    names = sorted(members)
+    kept: list[str] = []
+    for place in numpy_rng("labelled", seed).permutation(len(names)):
+        group = members[names[place]]
+        if len(kept) + len(group) > count:
+            break
+        kept += group
+    if not kept:
+        raise DataError(
+            f"data.labelled: {count} is less than the {len(group)} images of the first group drawn "
+            f"({names[place]}), and groups are never split. Give a larger number."
+        )
+    return replace(split, train=tuple(sorted(kept)))
 
 
 def _deal(

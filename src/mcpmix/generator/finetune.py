@@ -43,7 +43,6 @@ def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | No
     should not have to train again for a column of the log.
     """
     settings = {
-        "base": config.generator.base,
         "weights": folder_digest(resolve(config.generator.base, "pipeline")),
         "prompt": config.generator.prompt.text,
         "size": config.data.size,

@@ -8,8 +8,9 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from diffusers import (
@@ -19,6 +20,7 @@ from diffusers import (
     DDPMScheduler,
     DPMSolverMultistepScheduler,
     SchedulerMixin,
+    StableDiffusionPipeline,
     UNet2DConditionModel,
 )
 from safetensors import SafetensorError
@@ -27,12 +29,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from mcpmix.core.errors import ModelError
+from mcpmix.core.errors import DependencyError, ModelError
 
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
 UNet: TypeAlias = UNet2DConditionModel
 ControlNet: TypeAlias = ControlNetModel
+Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
+_ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]  # layers that LoRA widens
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 # Without accelerate: diffusers advises to install it unless it is told so; neither memory nor time differ.
 _LOADING = {"torch_dtype": torch.float32, "low_cpu_mem_usage": False}
@@ -120,6 +124,88 @@ def shrinkage(vae: Autoencoder) -> int:
     """How many times smaller than an image its latents are, per side."""
     widths = vae.config.get("block_out_channels") or vae.config.get("encoder_block_out_channels")
     return int(2 ** (len(widths) - 1))
+
+
+UNETS = {"tiny": (64, 96, 144), "small": (64, 128, 192), "medium": (128, 192, 256)}
+"""Widths of the denoisers that can be made from scratch, by name: 6, 11 and 25 million parameters."""
+
+
+def new_unet(
+    size: str, *, latent_channels: int, text_width: int, latent_side: int, seed: int | None = None
+) -> UNet2DConditionModel:
+    """An untrained denoiser; it is convolutional and takes latents of other sides too.
+
+    Attention in the two coarser levels only: in the finest it would double the cost of a step.
+
+    Args:
+        size: a key of `UNETS`.
+        seed: of its weights; None: whatever torch's global stream gives.
+    """
+    if seed is not None:
+        torch.manual_seed(seed)
+    return UNet2DConditionModel(
+        sample_size=latent_side,
+        in_channels=latent_channels,
+        out_channels=latent_channels,
+        block_out_channels=UNETS[size],
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        layers_per_block=1,
+        cross_attention_dim=text_width,
+        attention_head_dim=4,
+        norm_num_groups=16,
+    )
+
+
+def save_base(base: DiffusionBase, folder: Path) -> None:
+    """Write all parts as float16 safetensors in diffusers' layout, with a model_index.json."""
+    pipeline = StableDiffusionPipeline(
+        vae=base.vae,
+        text_encoder=base.text_encoder,
+        tokenizer=base.tokenizer,
+        unet=base.unet,
+        scheduler=base.scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.to(dtype=torch.float16).save_pretrained(folder)
+
+
+def trainable_copy(network: Network) -> Network:
+    """A copy to train, which does not know from which folder its weights came."""
+    copied = copy.deepcopy(network).train().requires_grad_(True)
+    if isinstance(copied, CLIPTextModel):
+        copied.config._name_or_path = ""
+    else:
+        copied.register_to_config(_name_or_path="")
+    return copied
+
+
+# --- LoRA: a few weights beside frozen ones ----------------------------------------------------------------
+
+
+def add_lora(unet: UNet2DConditionModel, rank: int) -> None:
+    """Freeze a UNet and give its attention layers low-rank weights that learn.
+
+    Raises:
+        DependencyError: peft is not installed.
+    """
+    if find_spec("peft") is None:
+        raise DependencyError(
+            "adapt: a base of this size learns by LoRA, which needs the package peft. Get it with "
+            "`pip install 'mcpmix[adapt]'`, or set adapt.lora_rank=0 to train all weights."
+        )
+    from peft import LoraConfig
+
+    unet.requires_grad_(False)
+    unet.add_adapter(LoraConfig(r=rank, lora_alpha=rank, target_modules=_ATTENTION))
+
+
+def merge_lora(unet: UNet2DConditionModel) -> None:
+    """Add what `add_lora` has learnt to the weights themselves; the UNet is a plain one again."""
+    unet.fuse_lora()
+    unet.unload_lora()
 
 
 # --- latents and prompts -----------------------------------------------------------------------------------
@@ -243,10 +329,10 @@ class Batch:
 
 
 def predict_controlled(
-    unet: nn.Module, control: nn.Module, noisy: Tensor, t: Tensor, text: Tensor, condition: Tensor
+    unet: nn.Module, control: nn.Module | None, noisy: Tensor, t: Tensor, text: Tensor, condition: Tensor
 ) -> Tensor:
-    """The UNet's answer B,C,h,w with what the ControlNet adds to it."""
-    down, middle = control(noisy, t, text, condition, return_dict=False)
+    """The UNet's answer B,C,h,w with what the ControlNet adds to it, if there is one."""
+    down, middle = (None, None) if control is None else control(noisy, t, text, condition, return_dict=False)
     prediction: Tensor = unet(
         noisy,
         t,

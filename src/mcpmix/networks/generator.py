@@ -42,11 +42,14 @@ class SamplingSettings:
 
 
 class Generator:
-    """A ControlNet on its base, both frozen, on one device; sampled with few steps."""
+    """A ControlNet on its base, both frozen, on one device; sampled with few steps.
 
-    def __init__(self, base: DiffusionBase, control: ControlNetModel) -> None:
+    Without a ControlNet it draws what the base knows, whatever the condition says.
+    """
+
+    def __init__(self, base: DiffusionBase, control: ControlNetModel | None) -> None:
         self.base = base.freeze()
-        self.control = control.eval().requires_grad_(False)
+        self.control = None if control is None else control.eval().requires_grad_(False)
         self.device = base.unet.device
         self._embeddings: dict[str, Tensor] = {}
 
@@ -147,8 +150,11 @@ class _Known(nn.Module):
 
 
 @contextmanager
-def _embedded_once(control: ControlNetModel, condition: Tensor) -> Iterator[None]:
+def _embedded_once(control: ControlNetModel | None, condition: Tensor) -> Iterator[None]:
     """Embed the condition once instead of in every step: it is work at image size, and never changes."""
+    if control is None:
+        yield
+        return
     embedding = control.controlnet_cond_embedding
     control.controlnet_cond_embedding = _Known(embedding(condition))
     try:

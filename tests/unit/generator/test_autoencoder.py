@@ -3,7 +3,12 @@
 import pytest
 import torch
 from diffusers import AutoencoderKL
-from tools.pretrain.autoencoder import (
+from tools.pretrain.blueprints import build_autoencoder
+from tools.pretrain.corpus import phantom_corpus
+
+from mcpmix.core import checkpoint as resumable
+from mcpmix.core.errors import ModelError
+from mcpmix.generator.autoencoder import (
     PatchCritic,
     critic_loss,
     image_batch,
@@ -11,11 +16,6 @@ from tools.pretrain.autoencoder import (
     sharpen_decoder,
     train_autoencoder,
 )
-from tools.pretrain.blueprints import build_autoencoder
-from tools.pretrain.corpus import phantom_corpus
-
-from mcpmix.core import training as resumable
-from mcpmix.core.errors import ModelError
 from mcpmix.networks.diffusion import encode_images, load_autoencoder
 from tools.pretrain import autoencoder as training
 

@@ -2,11 +2,10 @@ import math
 
 import pytest
 import torch
-from tools.pretrain.fitting import fit, plateau
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mcpmix.core.training import one_cycle
+from mcpmix.core.training import fit, one_cycle, plateau
 
 
 def make_model():

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tools.pretrain.fitting import fit, plateau, trainable_copy
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
@@ -18,8 +17,9 @@ from torch.nn.utils.parametrizations import spectral_norm
 from mcpmix.core.errors import ModelError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.core.training import one_cycle, run_steps
-from mcpmix.networks.diffusion import Autoencoder, raw_latents
+from mcpmix.core.training import fit, run_steps
+from mcpmix.generator.base import Images
+from mcpmix.networks.diffusion import Autoencoder, raw_latents, trainable_copy
 
 _SHARPENING_RATE = 5e-4
 _CRITIC_ALONE = 100  # first steps, in which the critic learns and is not listened to
@@ -37,18 +37,19 @@ def _refuse_others(vae: Autoencoder) -> None:
     if not is_trainable(vae):
         raise ModelError(
             f"A {type(vae).__name__} is not trained here: without the losses it was made with it would get "
-            "worse. Keep it with --autoencoder-steps 0 --decoder-steps 0."
+            "worse. Keep it as it is, with no steps for autoencoder and decoder."
         )
 
 
 def train_autoencoder(
-    images: np.ndarray,
+    images: Images,
     start: Autoencoder,
     folder: Path,
     *,
     steps: int,
     learning_rate: float = 1e-3,
     batch_size: int = 8,
+    device: torch.device | str = "cpu",
     progress: Progress = SILENT,
 ) -> Autoencoder:
     """Train a copy of `start`, measure the scale of its latents and save it with `save_autoencoder`.
@@ -62,25 +63,43 @@ def train_autoencoder(
     Raises:
         ModelError: `start` cannot be trained here.
     """
-    model = trainable_copy(start)
+    model = trainable_copy(start).to(device)
     if steps == 0:
         return save_autoencoder(model, folder)
     _refuse_others(start)
     optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=1e-4)
 
     def loss(index: int) -> Tensor:
-        batch = image_batch(images, index, batch_size)
-        with torch.autocast("cpu", torch.bfloat16):
+        batch = image_batch(images, index, batch_size, device)
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
             output = model.decode(raw_latents(model, batch)).sample
         return reconstruction_loss(output.float(), batch)
 
     fit(loss, model, optimiser, one_cycle, steps, folder / "autoencoder.checkpoint", progress=progress)
-    model.eval()
-    with torch.no_grad():
-        latents = torch.cat([raw_latents(model, image_batch(images, -1 - i, 8)) for i in range(16)])
-    # One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
-    model.register_to_config(scaling_factor=1 / float(latents.std()))
+    model.eval().cpu()
+    model.register_to_config(scaling_factor=1 / latent_spread(model, images))
     return save_autoencoder(model, folder)
+
+
+@torch.no_grad()
+def latent_spread(vae: Autoencoder, images: Images) -> float:
+    """Standard deviation of the unscaled latents, over all channels.
+
+    One global scale, as Stable Diffusion has: whitening each channel makes weak ones too loud.
+    """
+    batches = (image_batch(images, -1 - number, 8) for number in range(16))
+    return float(torch.cat([raw_latents(vae, batch) for batch in batches]).std())
+
+
+@torch.no_grad()
+def reconstruction_psnr(vae: Autoencoder, images: Images) -> float:
+    """Mean peak signal-to-noise ratio in dB of 64 random images that went through an autoencoder."""
+    ratios = []
+    for number in range(8):
+        batch = image_batch(images, -1 - number, 8)
+        error = (vae.decode(raw_latents(vae, batch)).sample.clamp(-1, 1) - batch).square().mean(dim=(1, 2, 3))
+        ratios.append(10 * torch.log10(4 / error.clamp(min=1e-10)))
+    return float(torch.cat(ratios).mean())
 
 
 def save_autoencoder(model: Autoencoder, folder: Path) -> Autoencoder:
@@ -89,11 +108,11 @@ def save_autoencoder(model: Autoencoder, folder: Path) -> Autoencoder:
     return model.float()
 
 
-def image_batch(images: np.ndarray, index: int, batch_size: int) -> Tensor:
+def image_batch(images: Images, index: int, batch_size: int, device: torch.device | str = "cpu") -> Tensor:
     """Batch number `index` of random images, flipped at random: B,3,S,S in [-1, 1]."""
     rng = numpy_rng("image batch", index)
     chosen = np.sort(rng.choice(len(images), batch_size, replace=len(images) < batch_size))
-    batch = torch.from_numpy(images[chosen]).permute(0, 3, 1, 2).float() / 127.5 - 1
+    batch = torch.from_numpy(np.array(images[chosen])).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
     return batch.flip(-1) if rng.random() < 0.5 else batch
 
 
@@ -128,12 +147,13 @@ class PatchCritic(nn.Module):
 
 
 def sharpen_decoder(
-    images: np.ndarray,
+    images: Images,
     vae: Autoencoder,
     folder: Path,
     *,
     steps: int,
     batch_size: int = 8,
+    device: torch.device | str = "cpu",
     progress: Progress = SILENT,
 ) -> None:
     """Train the decoder of a trained autoencoder in place; its encoder is left alone.
@@ -147,7 +167,7 @@ def sharpen_decoder(
     """
     _refuse_others(vae)
     torch.manual_seed(0)
-    decoder, critic = vae.decoder, PatchCritic()
+    decoder, critic = vae.to(device).decoder, PatchCritic().to(device)
     vae.requires_grad_(False)
     decoder.requires_grad_(True)
     optimiser = torch.optim.AdamW(decoder.parameters(), _SHARPENING_RATE, weight_decay=1e-4)
@@ -155,9 +175,9 @@ def sharpen_decoder(
     rates = plateau(optimiser, steps, warmup_steps=50, decay_share=0.3)
 
     def step(index: int) -> float:
-        real = image_batch(images, _FIRST_BATCH + index, batch_size)
+        real = image_batch(images, _FIRST_BATCH + index, batch_size, device)
         latents = raw_latents(vae, real)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
             output = vae.decode(latents).sample
         output = output.float()
         loss = error = reconstruction_loss(output, real)

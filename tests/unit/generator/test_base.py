@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tools.pretrain.base import train_base, view, view_count
 from tools.pretrain.blueprints import build_autoencoder
 from tools.pretrain.build import untrained_base
 from tools.pretrain.corpus import phantom_corpus
 
+from mcpmix.generator.base import train_base, view, view_count
 from mcpmix.networks.diffusion import embed_prompts, load_base
 
 TEXTS = [["pale mucosa"] * 4, ["A polyp."] * 4]

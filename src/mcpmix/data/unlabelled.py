@@ -1,0 +1,235 @@
+"""Stage 0b: images without masks, from `data.unlabelled` and from training images beyond `data.labelled`.
+
+Each file is decoded once: its digest and its look go to the list of images, its pixels, at training size, to
+one file. Whatever shows a validation or test image is refused, for a generator that has seen it would carry
+it into training.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mcpmix.config import Config
+from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.pixels import ENDINGS, Pixels, list_images
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
+from mcpmix.data.archives import folder_of
+from mcpmix.data.dataset import listing, load_collection, make_split
+from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.leakage import SeenImage, read_seen, write_seen
+from mcpmix.data.likeness import look_of, matches
+from mcpmix.data.sample import pixel_digest, read_image, resize_image
+
+TRAINING_PART = "training part"
+_PIXELS = "pixels.u8"
+_CHUNK = 256  # images that are in memory at once
+_BLACK, _WHITE = 12, 243  # levels of black and white, as JPEG may have blurred them
+_MASK_SHARE = 0.97  # of black and white pixels, above which a grey picture is a mask
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Found:
+    """One file of an image without a mask."""
+
+    id: str
+    path: Path
+    place: str  # the folder or archive that was named, or the training part
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Images without masks at training size."""
+
+    seen: tuple[SeenImage, ...]
+    places: tuple[str, ...]  # of each image, as in `Found`
+    images: Pixels  # N,S,S,3 uint8, a read-only map
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of the images, in their order."""
+        return tuple(image.id for image in self.seen)
+
+    @classmethod
+    def read(cls, artifact: Artifact) -> "Unlabelled":
+        """Map what `run` has written."""
+        counts, seen = artifact.manifest["counts"], read_seen(artifact.folder)
+        shape = (len(seen), counts["size"], counts["size"], 3)
+        pixels = np.memmap(artifact / _PIXELS, np.uint8, "r", shape=shape)
+        places = tuple(counts["place_names"][number] for number in counts["place_of"])
+        return cls(tuple(seen), places, np.asarray(pixels))
+
+
+def is_asked_for(config: Config) -> bool:
+    """Whether a configuration names images without masks."""
+    return bool(config.data.unlabelled) or config.data.labelled is not None
+
+
+def key(config: Config, dataset: Artifact) -> StageKey:
+    """What the list depends on."""
+    inputs = {"dataset": dataset.digest}
+    inputs |= {str(number): listing(place) for number, place in enumerate(config.data.unlabelled)}
+    return StageKey("unlabelled", {"size": config.data.size}, inputs, config.seed)
+
+
+def run(config: Config, dataset: Artifact, out: Path, progress: Progress = SILENT) -> Artifact:
+    """Find, examine and decode the images.
+
+    Raises:
+        DataError: with every place without images, every file that cannot be read or is a mask, and every
+            image that shows a validation or test image.
+    """
+    if (finished := reuse(out, key(config, dataset), progress)) is not None:
+        return finished
+    index = DatasetIndex.read(dataset)
+    with workspace(out, key(config, dataset)) as space:
+        found = [*find(config, progress), *rest_of_training(config, index, progress)]
+        with (space.folder / _PIXELS).open("wb") as file:
+            kept, seen, notes = examine(
+                found, index, lambda image: file.write(resize_image(image, config.data.size).data), progress
+            )
+        for note in notes:
+            progress.say(f"unlabelled: {note}")
+        write_seen(space.folder, seen)
+        names = list(dict.fromkeys(item.place for item in kept))
+        return space.finish(
+            images=len(seen),
+            size=config.data.size,
+            place_names=names,
+            place_of=[names.index(item.place) for item in kept],
+            notes=notes,
+        )
+
+
+def find(config: Config, progress: Progress = SILENT) -> list[Found]:
+    """The files below all named places.
+
+    Raises:
+        DataError: with every place that does not exist or holds no image.
+    """
+    found, problems = [], []
+    for number, place in enumerate(config.data.unlabelled):
+        folder = folder_of(place, progress)
+        paths = list_images(folder, deep=True) if folder.is_dir() else []
+        if not paths:
+            state = "holds no image" if folder.is_dir() else "does not exist"
+            problems.append(f"{place} {state}; looked for {', '.join(sorted(ENDINGS))} in it and below.")
+        found += [
+            Found(f"unlabelled/{number}/{path.relative_to(folder).as_posix()}", path, place.name)
+            for path in paths
+        ]
+    if problems:
+        raise DataError(bullet_list("data.unlabelled: expected folders or archives of images:", problems))
+    return found
+
+
+def rest_of_training(config: Config, index: DatasetIndex, progress: Progress = SILENT) -> list[Found]:
+    """The training images that `data.labelled` leaves without a mask."""
+    data = config.data
+    if data.labelled is None or data.source == "phantom":
+        return []
+    places = data.model_dump(include={"root", "images", "masks", "groups"})
+    collection = load_collection(data.source, **places, progress=progress)
+    rest = set(make_split(collection, data.split, config.seed).train)
+    rest -= {record.id for record in index.part("train")}
+    return [Found(item.id, item.image, TRAINING_PART) for item in collection.samples if item.id in rest]
+
+
+def examine(
+    found: Sequence[Found],
+    index: DatasetIndex,
+    keep: Callable[[Pixels], object],
+    progress: Progress = SILENT,
+) -> tuple[list[Found], list[SeenImage], list[str]]:
+    """Decode all images and hand those that can be used to `keep`, each once.
+
+    Copies of each other or of labelled training images are used once. An image of the training part that
+    shows a held-out one is left out, for nobody put it here on purpose.
+
+    Args:
+        keep: takes an (H, W, 3) image.
+
+    Returns:
+        The files that were kept, what they show, and what is worth knowing about the others.
+
+    Raises:
+        DataError: with every image that cannot be used.
+    """
+    held = [record for record in index.records if record.split != "train"]
+    known = {record.image_sha256: record.id for record in index.part("train")}
+    problems: list[str] = []
+    copies: list[str] = []
+    left_out: list[str] = []
+    kept: list[Found] = []
+    seen: list[SeenImage] = []
+    with progress.track("unlabelled images", len(found)) as advance:
+        for start in range(0, len(found), _CHUNK):
+            chunk = [(item, *_decode(item, problems)) for item in found[start : start + _CHUNK]]
+            read = [(item, image, looked) for item, image, looked in chunk if looked is not None]
+            shown = shown_images(held, [looked for _, _, looked in read])
+            for item, image, looked in read:
+                if looked.id in shown and item.place == TRAINING_PART:
+                    left_out.append(f"{item.id} {shown[looked.id]}")
+                elif looked.id in shown:
+                    problems.append(f"{item.path} {shown[looked.id]}. Remove it.")
+                elif looked.sha256 in known:
+                    copies.append(f"{item.id} = {known[looked.sha256]}")
+                else:
+                    known[looked.sha256] = item.id
+                    kept.append(item)
+                    seen.append(looked)
+                    keep(image)
+            advance(len(chunk))
+    if problems:
+        raise DataError(bullet_list(f"{len(problems)} images without masks cannot be used:", problems))
+    notes = []
+    if copies:
+        notes.append(f"{len(copies)} copies are used once: {_first_of(copies)}")
+    if left_out:
+        notes.append(
+            f"{len(left_out)} images of the training part show held-out ones and are left out: "
+            f"{_first_of(left_out)}"
+        )
+    return kept, seen, notes
+
+
+def shown_images(held: Sequence[Record], images: Sequence[SeenImage]) -> dict[str, str]:
+    """Which of some images are held-out ones or near-duplicates of them, by id, in words."""
+    by_digest = {record.image_sha256: record for record in held}
+    shown = {
+        image.id: f"is the {by_digest[image.sha256].split} image {by_digest[image.sha256].id}"
+        for image in images
+        if image.sha256 in by_digest
+    }
+    for match in matches([image.look for image in images], [record.look for record in held]):
+        record = held[match.second]
+        shown.setdefault(
+            images[match.first].id,
+            f"is a near-duplicate of the {record.split} image {record.id} ({match.how})",
+        )
+    return shown
+
+
+def _decode(item: Found, problems: list[str]) -> tuple[Pixels | None, SeenImage | None]:
+    """The image of a file and what it shows; None and a line in `problems` if it cannot be used."""
+    try:
+        image = read_image(item.path)
+    except DataError as error:
+        problems.append(str(error))
+        return None, None
+    spread = image.max(axis=2).astype(int) - image.min(axis=2)
+    extreme = (image.max(axis=2) <= _BLACK) | (image.min(axis=2) >= _WHITE)
+    if extreme.mean() > _MASK_SHARE and spread.max() <= _BLACK:
+        problems.append(
+            f"{item.path} is a mask or an empty picture: it is black and white only. Expected photographs; "
+            "name the folder of the images alone."
+        )
+        return None, None
+    return image, SeenImage(item.id, pixel_digest(image), look_of(image))
+
+
+def _first_of(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:_MOST_NAMED]) + (", ..." if len(texts) > _MOST_NAMED else "")
