@@ -21,7 +21,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.stage_folder import written
-from mcpmix.core.training import fit
+from mcpmix.core.training import fit, plateau
 from mcpmix.generator.base import latent_cache
 from mcpmix.generator.counterparts import condition
 from mcpmix.networks.controlnet import control_from_base

@@ -5,7 +5,6 @@ prior that everybody has. No mask and no image of validation or test is trained 
 what the drawn images are compared with on the way.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from mcpmix.core.errors import ModelError
 from mcpmix.core.pixels import Pixels, as_images, as_pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_everything, seed_for
-from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
@@ -36,6 +35,7 @@ from mcpmix.generator.autoencoder import (
     train_autoencoder,
 )
 from mcpmix.generator.base import BaseSettings, Images, latent_cache, train_base
+from mcpmix.generator.counterparts import Looks
 from mcpmix.metrics.kid import kid
 from mcpmix.networks.diffusion import (
     Autoencoder,
@@ -51,8 +51,6 @@ from mcpmix.networks.weight_files import folder_digest, resolve
 
 PIPELINE = "pipeline"
 """Folder of the adapted base, inside the stage's."""
-LOOKS = "looks.json"
-"""In the folder of an adapted base: the words of its looks, and how many images each has."""
 _LOG = "log.jsonl"
 _CHECKPOINT = "base.checkpoint"
 _LARGE = 200_000_000  # parameters of a denoiser, above which LoRA is the default
@@ -120,10 +118,15 @@ def run(
                 seed=seed_for("unet", config.seed) % 2**32,
             )
         features = load_features(config.rla.features)
-        texts, looks = _texts(config, images, features, folder)
+        seen = [*images_of(index.part("train")), *(more.seen if more else ())]
+        looks = _looks(config, images, [image.sha256 for image in seen], features, folder)
+        prompt = config.generator.prompt.text
+        texts = [[prompt] * len(images)]
+        if looks is not None:
+            texts.append([f"{prompt} {looks.texts[looks.look_of[image.sha256]]}" for image in seen])
         latents = latent_cache(vae, images, folder, runtime, progress)
         held = load_arrays(index.part("validation"), size, cache).images
-        look = Look(config, held, features, [text for text, _ in looks], folder, runtime, progress)
+        look = Look(config, held, features, looks, folder, runtime, progress)
         base = train_base(
             latents,
             texts,
@@ -145,13 +148,11 @@ def run(
         )
         pipeline = folder / PIPELINE
         save_base(replace(base, vae=vae.to("cpu")), pipeline)
-        seen = [*read_seen(start_folder), *images_of(index.part("train")), *(more.seen if more else ())]
-        write_seen(pipeline, list({image.sha256: image for image in seen}.values()))
-        if looks:
-            write_json(
-                pipeline / LOOKS, {"texts": [text for text, _ in looks], "images": [n for _, n in looks]}
-            )
-        last = look.rows()[-1] if look.rows() else {}
+        known = {image.sha256: image for image in (*read_seen(start_folder), *seen)}
+        write_seen(pipeline, list(known.values()))
+        if looks is not None:
+            looks.write(pipeline)
+        last = look.rows()[-1]
         counts = {place: places.count(place) for place in dict.fromkeys(places)}
         done = space.finish(images=counts, steps=settings.steps, **last)
         for left in (*done.folder.glob("*.checkpoint"), *done.folder.glob("latents-*")):
@@ -254,22 +255,18 @@ def require_same_latents(
 # --- looks: groups of images that the prompt can name ------------------------------------------------------
 
 
-def _texts(
-    config: Config, images: Images, features: torch.nn.Module, folder: Path
-) -> tuple[list[list[str]], list[tuple[str, int]]]:
-    """The texts that images are trained with, by kind, and the looks with their numbers of images."""
-    prompt, count = config.generator.prompt.text, config.adapt.looks
-    if not count:
-        return [[prompt] * len(images)], []
-    path = folder / "look-of.json"
-    if path.exists():
-        look_of = json.loads(path.read_text(encoding="utf-8"))
-    else:
-        look_of = group_looks(features_of(features, images), count, config.seed)
-        write_json(path, look_of)
-    words = [look_words(number) for number in range(max(look_of) + 1)]
-    texts = [[prompt] * len(images), [f"{prompt} {words[number]}" for number in look_of]]
-    return texts, [(text, look_of.count(number)) for number, text in enumerate(words)]
+def _looks(
+    config: Config, images: Images, digests: Sequence[str], features: torch.nn.Module, folder: Path
+) -> Looks | None:
+    """Group the images by their features, once; None if no looks are asked for."""
+    if not config.adapt.looks:
+        return None
+    if (found := Looks.read(folder)) is None:
+        numbers = group_looks(features_of(features, images), config.adapt.looks, config.seed)
+        words = tuple(look_words(number) for number in range(max(numbers) + 1))
+        found = Looks(words, dict(zip(digests, numbers, strict=True)))
+        found.write(folder)
+    return found
 
 
 def look_words(number: int) -> str:
@@ -306,7 +303,7 @@ class Look:
         config: Config,
         held: Pixels,
         features: torch.nn.Module,
-        looks: Sequence[str],
+        looks: Looks | None,
         folder: Path,
         runtime: Runtime,
         progress: Progress,
@@ -315,7 +312,8 @@ class Look:
         self.runtime, self.progress = runtime, progress
         self.held = features_of(features, held)
         prompt, count = config.generator.prompt.text, config.adapt.validation_images
-        self.prompts = [f"{prompt} {looks[n % len(looks)]}" if looks else prompt for n in range(count)]
+        words = [""] if looks is None else [f" {text}" for text in looks.texts]
+        self.prompts = [prompt + words[number % len(words)] for number in range(count)]
         self.log = JsonLines(folder / _LOG)
 
     def rows(self) -> list[dict[str, Any]]:

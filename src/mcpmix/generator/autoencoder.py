@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from mcpmix.core.errors import ModelError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.core.training import fit, run_steps
+from mcpmix.core.training import fit, one_cycle, plateau, run_steps
 from mcpmix.generator.base import Images
 from mcpmix.networks.diffusion import Autoencoder, raw_latents, trainable_copy
 

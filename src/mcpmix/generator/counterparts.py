@@ -1,6 +1,8 @@
 """Counterparts: images under the masks of real ones, by a condition (mask, depth) and a seed by identity."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mcpmix.config import Config
+from mcpmix.core.errors import ModelError
 from mcpmix.core.pixels import as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
+from mcpmix.core.stage_folder import write_json
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
@@ -19,17 +23,60 @@ from mcpmix.networks.weight_files import resolve
 
 CONTROLNET = "controlnet"
 """Folder of the weights to use, inside the generator's."""
+_LOOKS = "looks.json"  # in the folder of an adapted base
 
 _MARGIN = 0.025  # of the side: how far beyond the mask the depth of a lesion may reach
 _NOTHING = 1e-6
 
 
-class CounterpartMaker:
-    """A generator and the conditions of training samples, N,2,S,S, as in fine-tuning."""
+@dataclass(frozen=True)
+class Looks:
+    """Groups of images that look alike, as an adapted base knows them by words in the prompt."""
 
-    def __init__(self, generator: Generator, arrays: Arrays, depths: np.ndarray, config: Config) -> None:
+    texts: tuple[str, ...]
+    look_of: dict[str, int]  # by the digest of an image of the base's training
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Share of the images that have each look."""
+        return np.bincount(list(self.look_of.values()), minlength=len(self.texts)) / len(self.look_of)
+
+    def write(self, base: Path) -> None:
+        """Put them into the folder of a base."""
+        write_json(base / _LOOKS, {"texts": self.texts, "look_of": self.look_of})
+
+    @classmethod
+    def read(cls, base: Path) -> "Looks | None":
+        """Those of a base; None if it was not adapted with looks."""
+        if not (base / _LOOKS).exists():
+            return None
+        try:
+            found = json.loads((base / _LOOKS).read_text(encoding="utf-8"))
+            return cls(tuple(found["texts"]), dict(found["look_of"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{base / _LOOKS} is damaged ({error!r}). Adapt the base again.") from error
+
+
+class CounterpartMaker:
+    """A generator and the conditions of training samples, N,2,S,S, as in fine-tuning.
+
+    Args:
+        looks: of the base; they take the place of the configured appearance.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        arrays: Arrays,
+        depths: np.ndarray,
+        config: Config,
+        looks: Looks | None = None,
+    ) -> None:
         self.generator, self.arrays, self.run_seed = generator, arrays, config.seed
         self.prompt, self.appearance = config.generator.prompt.text, config.synthesis.appearance
+        self.shares = None
+        if looks is not None:
+            self.appearance, self.shares = looks.texts, looks.shares
         tuned, drawn = config.finetune, config.synthesis
         self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
         masks = torch.from_numpy(arrays.masks).float()
@@ -44,7 +91,9 @@ class CounterpartMaker:
         if not self.appearance:
             return self.prompt
         rng = numpy_rng("appearance", self.seed(request))
-        return f"{self.prompt} {self.appearance[int(rng.integers(len(self.appearance)))]}"
+        count, shares = len(self.appearance), self.shares
+        chosen = int(rng.integers(count)) if shares is None else int(rng.choice(count, p=shares))
+        return f"{self.prompt} {self.appearance[chosen]}"
 
     def make(self, requests: Sequence[Request]) -> np.ndarray:
         """B,S,S,3 uint8 images, made as one batch."""
@@ -63,8 +112,9 @@ def build_maker(
     config: Config, generator: Path, arrays: Arrays, depths: np.ndarray, device: torch.device
 ) -> CounterpartMaker:
     """Load the base and, from the generator's folder, the ControlNet."""
-    base = load_base(resolve(config.generator.base, "pipeline")).to(device)
-    return CounterpartMaker(load_generator(base, generator / CONTROLNET), arrays, depths, config)
+    folder = resolve(config.generator.base, "pipeline")
+    network = load_generator(load_base(folder).to(device), generator / CONTROLNET)
+    return CounterpartMaker(network, arrays, depths, config, Looks.read(folder))
 
 
 def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tensor:

@@ -117,6 +117,17 @@ class Judge:
         return max(_FLOOR, self.chance, float(np.quantile(self.real_dice, quantile)))
 
     @torch.inference_mode()
+    def answers(self, images: Pixels, networks: Sequence[nn.Module] | None = None) -> npt.NDArray[np.float32]:
+        """Lesion probabilities of B,S,S,3 uint8 images by each network, F,B,S,S; None: by all of them."""
+        result = []
+        for network in self.networks if networks is None else networks:
+            parts = []
+            for start in range(0, len(images), _BATCH):
+                batch = as_images(images[start : start + _BATCH], self.device)
+                parts.append(torch.sigmoid(network(normalise(batch)).float())[:, 0].cpu())
+            result.append(torch.cat(parts).numpy())
+        return np.stack(result)
+
     def probabilities(self, images: Pixels, groups: Sequence[str] | None = None) -> npt.NDArray[np.float32]:
         """Lesion probabilities, B,S,S float32.
 
@@ -129,14 +140,8 @@ class Judge:
         result = np.empty(images.shape[:3], np.float32)
         for fold in dict.fromkeys(folds):
             chosen = [place for place, other in enumerate(folds) if other == fold]
-            answers = []
-            for network in self.networks if fold is None else [self.networks[fold]]:
-                parts = []
-                for start in range(0, len(chosen), _BATCH):
-                    batch = as_images(images[chosen[start : start + _BATCH]], self.device)
-                    parts.append(torch.sigmoid(network(normalise(batch)).float())[:, 0].cpu())
-                answers.append(torch.cat(parts).numpy())
-            result[chosen] = np.mean(answers, axis=0)
+            networks = None if fold is None else [self.networks[fold]]
+            result[chosen] = self.answers(images[chosen], networks).mean(axis=0)
         return result
 
     def dice(self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None) -> Floats:
