@@ -93,7 +93,7 @@ class Runner:
     def __init__(self, name: str, network: nn.Module, batch: Batch, warm_up: int) -> None:
         self.name, self.network, self.batch = name, network, batch
         self.strategy = build(name)
-        self.strategy.attach(partial(input_gradient, network))
+        self.strategy.attach(partial(input_gradient, network), network)
         self.strategy.prepare([batch])
         self.strategy.set_epoch(1)
         groups = [{"params": list(network.parameters())}, *self.strategy.parameter_groups(1000)]

@@ -66,7 +66,7 @@ def saliency(images: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
 
 def telling_terms(strategy: Strategy, batch: Batch) -> list[Term]:
     """Terms of a draw in which the first image visibly changed."""
-    strategy.attach(saliency)
+    strategy.attach(saliency, torch.nn.Identity())
     strategy.prepare([batch])
     strategy.set_epoch(1)
     for number in range(200):

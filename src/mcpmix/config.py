@@ -12,6 +12,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(gt=0)]
 NaturalInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+PSEUDO = "pseudo"  # a start of fine-tuning
 
 # Of DiffuseMix; one image is edited into each of them.
 _LOOKS = (
@@ -215,7 +216,10 @@ class FinetuneConfig(Section):
 
     start: str | None = None
     """ControlNet to start from, made for the same base: `embedded`, a local folder or a hub id, each
-    optionally pinned. None: a copy of the base's encoder, as in the paper."""
+    optionally pinned; `pseudo`: one that first learns from unlabelled images with pseudo-masks. None: a copy
+    of the base's encoder, as in the paper."""
+    pseudo_steps: PositiveInt = 500
+    """Steps of `start: pseudo` on pseudo-masks, before those on the labelled images."""
     steps: PositiveInt = 500
     batch_size: PositiveInt = 16
     """Images of one pass of one process; a step takes batch_size * accumulation * processes of them."""
@@ -258,6 +262,18 @@ class FinetuneConfig(Section):
     save_every: PositiveInt = 50
     """Steps between two checkpoints."""
     validation: GeneratorValidationConfig = GeneratorValidationConfig()
+
+    @property
+    def first_steps(self) -> int:
+        """Steps on pseudo-masks, before all others."""
+        return self.pseudo_steps if self.start == PSEUDO else 0
+
+
+class PseudoConfig(Section):
+    """Masks of unlabelled images, by the judge (synthesis.admission.judge)."""
+
+    agreement: Share = 0.8
+    """Least Dice between the networks of the judge, for the mask of an unlabelled image to be used."""
 
 
 class JudgeConfig(Section):
@@ -484,6 +500,7 @@ class Config(Section):
     generator: GeneratorConfig = GeneratorConfig()
     adapt: AdaptConfig = AdaptConfig()
     finetune: FinetuneConfig = FinetuneConfig()
+    pseudo: PseudoConfig = PseudoConfig()
     synthesis: SynthesisConfig = SynthesisConfig()
     segmenter: SegmenterConfig = SegmenterConfig()
     train: TrainConfig = TrainConfig()

@@ -1,16 +1,17 @@
 """The whole run from top to bottom, in the order of the paper.
 
-    dataset -> unlabelled -> depth -> judge -> base -> generator -> pairs -> segmenter -> evaluation -> report
+    dataset -> unlabelled -> depth -> base -> judge -> pseudo -> generator -> pairs
+            -> segmenter -> evaluation -> report
 
 Each stage is a folder below the run's folder and meets the others through it only. A finished folder is
 reused while everything that it depends on is the same; an unfinished one is resumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mcpmix.config import Config
+from mcpmix.config import PSEUDO, Config
 from mcpmix.config_file import to_yaml
 from mcpmix.core.device import Runtime, core_count, setup, worker_count
 from mcpmix.core.errors import ConfigError
@@ -18,9 +19,16 @@ from mcpmix.core.processes import connect, launched, leader_first, side_by_side
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, storage_errors, write_text
 from mcpmix.data import dataset, unlabelled
-from mcpmix.generator import adapt, depth, finetune, judge, synthesize
+from mcpmix.generator import adapt, depth, finetune, judge, pseudo, synthesize
 from mcpmix.segmenter import evaluate, train
-from mcpmix.segmenter.arms import Inputs, needs_generator, needs_pairs, takes_edits
+from mcpmix.segmenter.arms import (
+    Inputs,
+    needs_generator,
+    needs_pairs,
+    needs_pseudo,
+    needs_unlabelled,
+    takes_edits,
+)
 
 Cell = tuple[str, int]
 """An arm and a seed: one training with its evaluation."""
@@ -36,6 +44,7 @@ class Run:
     base: Artifact | None = None
     depth: Artifact | None = None
     judge: Artifact | None = None
+    pseudo: Artifact | None = None
     generator: Artifact | None = None
     pairs: Artifact | None = None
     edits: Artifact | None = None
@@ -46,18 +55,21 @@ class Run:
     def inputs(self, config: Config, arm: str) -> Inputs:
         """What the training of an arm reads."""
         assert self.dataset is not None
+        more = Inputs(self.dataset)
+        if needs_unlabelled(arm):
+            more = Inputs(self.dataset, unlabelled=self.unlabelled, pseudo=self.pseudo)
         if takes_edits(config, arm):
-            return Inputs(self.dataset, edits=self.edits)
+            return replace(more, edits=self.edits)
         if not needs_pairs(arm):
-            return Inputs(self.dataset)
-        return Inputs(self.dataset, self.depth, self.generator, self.pairs)
+            return more
+        return replace(more, depth=self.depth, generator=self.generator, pairs=self.pairs)
 
 
 def run(config: Config, progress: Progress = SILENT, until: str = "report") -> Run:
     """Make every stage up to one that is named, reusing what is finished.
 
     Args:
-        until: `dataset`, `base`, `depth`, `generator`, `pairs`, `inputs` (all that training reads),
+        until: `dataset`, `depth`, `base`, `generator`, `pairs`, `inputs` (all that training reads),
             `segmenter`, `evaluation` or `report`.
     """
     if launched() > 1 and until not in ("dataset", "base", "depth", "generator"):
@@ -91,28 +103,40 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     if until in ("evaluation", "report"):  # refuses now, not after hours of training
         search = evaluate.search_leaks(config, data, with_generator=generated)
 
-    if generated or until in ("base", "depth", "generator", "pairs"):
+    generated = generated or until in ("base", "depth", "generator", "pairs")
+    marked = any(map(needs_pseudo, arms)) or (generated and config.finetune.start == PSEUDO)
+    if unlabelled.is_asked_for(config) and (generated or any(map(needs_unlabelled, arms))):
         with leader_first():
-            if unlabelled.is_asked_for(config):
-                made.unlabelled = unlabelled.run(config, data, folder / "unlabelled", progress)
-            if config.adapt.steps:
-                more = made.unlabelled
-                made.base = adapt.run(config, data, more, folder / "base", runtime, progress)
-                config = config.on_base(made.base / adapt.PIPELINE)
-        yield "base"
+            made.unlabelled = unlabelled.run(config, data, folder / "unlabelled", progress)
+    if generated:
         with leader_first():
-            made.depth = depth.run(config, data, folder / "depth", runtime, progress)
+            made.depth = depth.run(config, data, made.unlabelled, folder / "depth", runtime, progress)
         yield "depth"
-        if config.synthesis.admission.enabled:
+        if config.adapt.steps:
             with leader_first():
-                made.judge = judge.run(config, data, folder / "judge", runtime, progress)
+                made.base = adapt.run(config, data, made.unlabelled, folder / "base", runtime, progress)
+            config = config.on_base(made.base / adapt.PIPELINE)
+        yield "base"
+    if marked or (generated and config.synthesis.admission.enabled):
+        with leader_first():
+            made.judge = judge.run(config, data, folder / "judge", runtime, progress)
+            if marked and made.unlabelled is not None:
+                made.pseudo = pseudo.run(
+                    config, made.unlabelled, made.judge, folder / "pseudo", runtime, progress
+                )
+    if generated:
+        assert made.depth is not None
+        begins = None
+        if config.finetune.start == PSEUDO and made.unlabelled is not None and made.pseudo is not None:
+            begins = finetune.Marked(made.unlabelled, made.pseudo)
         made.generator = finetune.run(
-            config, data, made.depth, made.judge, folder / "generator", runtime, progress
+            config, data, made.depth, made.judge, begins, folder / "generator", runtime, progress
         )
         yield "generator"
         if config.synthesis.source == "bank" or until == "pairs":
+            admitting = made.judge if config.synthesis.admission.enabled else None
             made.pairs = synthesize.run(
-                config, data, made.depth, made.generator, made.judge, folder / "pairs", runtime, progress
+                config, data, made.depth, made.generator, admitting, folder / "pairs", runtime, progress
             )
         yield "pairs"
     if any(takes_edits(config, arm) for arm in arms):

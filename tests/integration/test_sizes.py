@@ -48,7 +48,7 @@ def test_every_backbone_is_tested():
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_step(name, backbone, batch, networks):
     network, strategy = networks[backbone].train(), build_strategy(name, **settings_of(name))
-    strategy.attach(lambda images, targets: input_gradient(network, images, targets))
+    strategy.attach(lambda images, targets: input_gradient(network, images, targets), network)
     strategy.prepare([batch])
     strategy.set_epoch(1)
     terms = strategy.terms(batch, torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""`python -m tools.pretrain`: makes the embedded weights, or a generator from own images."""
+"""`python -m tools.pretrain`: makes the embedded weights."""
 
 import sys
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from tools.pretrain.build import OwnImages, Training, build_weights
+from tools.pretrain.blueprints import IMAGE_SIZE
+from tools.pretrain.build import build_weights
 
 from mcpmix.cli.app import quieten, report_error
 from mcpmix.cli.screen import shown_progress
-from mcpmix.config_file import load_config
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 
@@ -23,54 +23,16 @@ Part = StrEnum("Part", ["autoencoder", "base", "depth", "features", "segmenter",
 def build(
     part: Annotated[Part, typer.Argument(help="Which network.")] = Part.all,
     out: Annotated[Path, typer.Option(help="Folder for corpus, checkpoints and results.")] = Path("weights"),
-    images: Annotated[
-        Path | None,
-        typer.Option(help="Own unlabelled images instead of the phantom; autoencoder and base only."),
-    ] = None,
-    listing: Annotated[
-        Path | None,
-        typer.Option("--list", help="Text file with the images to use, one path or name per line."),
-    ] = None,
-    split_of: Annotated[
-        Path | None,
-        typer.Option(help="A configuration: use the training part of its data set, and no other image."),
-    ] = None,
-    caption: Annotated[str | None, typer.Option(help="Text for all own images.")] = None,
-    captions: Annotated[
-        Path | None, typer.Option(help="CSV or JSONL with a text for each image (file_name, text).")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(help="Pipeline to continue, or that of the ControlNet: embedded, a folder or a hub id."),
-    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each network.")] = None,
-    autoencoder_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of the autoencoder; 0 keeps that of --start.")
-    ] = None,
-    decoder_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps that sharpen its decoder; 0: none.")
-    ] = None,
-    size: Annotated[int | None, typer.Option(min=32, help="Side of the images in pixels.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the base.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Of the base.")] = None,
+    size: Annotated[int, typer.Option(min=32, help="Side of the images in pixels.")] = IMAGE_SIZE,
     corpus: Annotated[int | None, typer.Option(min=1, help="Number of phantom frames to draw.")] = None,
 ) -> None:
-    """Train networks like the embedded ones, on phantom frames or on own images.
+    """Train networks like the embedded ones, on phantom frames; a stopped build resumes.
 
-    A stopped build resumes.
+    For a base from own images see `mcpmix adapt`.
     """
-    part_of = load_config(split_of, ()) if split_of is not None else None
     with shown_progress() as progress:
-        folders = build_weights(
-            part.value,
-            out,
-            own=OwnImages(images, listing, part_of, caption, captions),
-            training=Training(
-                steps, autoencoder_steps, decoder_steps, start, size, learning_rate, batch_size
-            ),
-            frames=corpus,
-            progress=progress,
-        )
+        folders = build_weights(part.value, out, steps=steps, size=size, frames=corpus, progress=progress)
     for folder in folders:
         typer.echo(f"finished: {folder}")
 

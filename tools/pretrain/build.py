@@ -1,32 +1,22 @@
-"""Makes the embedded weights, or a generator from own images: what is trained, on what, for how long."""
+"""Makes the embedded weights from phantom frames: what is trained, on what, for how long."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from tools.pretrain.control import train_control
-from tools.pretrain.corpus import (
-    Corpus,
-    find_images,
-    image_corpus,
-    listed_images,
-    phantom_corpus,
-    read_captions,
-)
+from tools.pretrain.corpus import Corpus, phantom_corpus
 from tools.pretrain.perception import train_depth, train_features, train_segmenter
 
-from mcpmix.config import Config
+from mcpmix.core.device import setup
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
-from mcpmix.data.dataset import load_collection, make_split
-from mcpmix.data.leakage import read_seen, write_seen
-from mcpmix.generator.autoencoder import is_trainable, save_autoencoder, sharpen_decoder, train_autoencoder
-from mcpmix.generator.base import train_base
-from mcpmix.networks.diffusion import Autoencoder, DiffusionBase, load_autoencoder, load_base
-from mcpmix.networks.weight_files import folder_digest, resolve
+from mcpmix.core.stage_folder import storage_errors, write_json
+from mcpmix.generator.autoencoder import save_autoencoder, sharpen_decoder, train_autoencoder
+from mcpmix.generator.base import BaseSettings, latent_cache, train_base
+from mcpmix.networks.diffusion import Autoencoder, DiffusionBase, load_autoencoder, load_base, save_base
+from mcpmix.networks.weight_files import folder_digest
 from tools.pretrain import blueprints
 
 FRAMES = 12_000
@@ -54,63 +44,15 @@ PROMPTS = [
 ]
 
 _PARTS = ("autoencoder", "depth", "features", "segmenter", "base", "control")  # one needs those before it
-_WITHOUT_LABELS = ("autoencoder", "base")  # what can be trained on images that have neither depth nor words
-_WITH_START = ("autoencoder", "base", "control")  # what needs or takes a pipeline
 _RESULTS = {part: part for part in _PARTS} | {"autoencoder": "vae", "base": "pipeline"}
-
-
-@dataclass(frozen=True)
-class OwnImages:
-    """Unlabelled images to train on in place of the phantom; `--help` explains each option."""
-
-    folder: Path | None = None
-    listing: Path | None = None
-    split_of: Config | None = None
-    caption: str | None = None
-    captions: Path | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether any images are named."""
-        return any(place is not None for place in (self.folder, self.listing, self.split_of))
-
-    def paths(self) -> list[Path]:
-        """The files; none for the phantom."""
-        if self.listing is not None:
-            return listed_images(self.listing, self.folder)
-        if self.folder is not None:
-            return find_images(self.folder)
-        if self.split_of is None:
-            return []
-        data = self.split_of.data
-        if data.source == "phantom":
-            raise ConfigError("--split-of: this configuration draws a phantom; it has no images of its own.")
-        collection = load_collection(
-            data.source, root=data.root, images=data.images, masks=data.masks, groups=data.groups
-        )
-        wanted = set(make_split(collection, data.split, self.split_of.seed).train)
-        return [sample.image for sample in collection.samples if sample.id in wanted]
-
-
-@dataclass(frozen=True)
-class Training:
-    """How to train; None stands for what the published weights were made with, `start` for from scratch."""
-
-    steps: int | None = None
-    autoencoder_steps: int | None = None
-    decoder_steps: int | None = None
-    start: str | None = None
-    size: int | None = None
-    learning_rate: float | None = None
-    batch_size: int | None = None
 
 
 def build_weights(
     part: str,
     folder: Path,
     *,
-    own: OwnImages,
-    training: Training,
+    steps: int | None = None,
+    size: int = blueprints.IMAGE_SIZE,
     frames: int | None = None,
     progress: Progress = SILENT,
 ) -> list[Path]:
@@ -118,106 +60,73 @@ def build_weights(
 
     Args:
         part: "autoencoder", "base" (with its autoencoder), "depth", "features", "segmenter", "control" (for
-            the base of `training.start`, or the one in `folder`) or "all".
+            the base in `folder`) or "all".
         folder: for the corpus, checkpoints and results.
-        own: own unlabelled images in place of the phantom; autoencoder and base only.
-        frames: number of phantom frames; by default that of the published weights.
+        steps: of each network; None: those of the published weights.
+        size: side of the frames in pixels.
+        frames: number of phantom frames; None: that of the published weights.
 
     Returns:
         The folders of the results.
 
     Raises:
-        ConfigError: the arguments do not go together.
-        DataError: own images are missing or cannot be read.
-        ModelError: the start cannot be loaded or trained.
+        ConfigError: the size does not fit, or a ControlNet has no base.
         StorageError: the folder holds another build, or cannot be written.
     """
     parts = {"all": _PARTS, "base": ("autoencoder", "base")}.get(part, (part,))
-    if own.given and part == "all":
-        parts = _WITHOUT_LABELS
-    _refuse_contradictions(parts, own, training, frames)
-    pipeline = resolve(training.start, "pipeline") if training.start else folder / _RESULTS["base"]
-    needs_base = "control" in parts and "base" not in parts and training.start is None
-    if needs_base and not (pipeline / "model_index.json").exists():
+    pipeline = folder / _RESULTS["base"]
+    if parts == ("control",) and not (pipeline / "model_index.json").exists():
         raise ConfigError(
-            f"A ControlNet is made for a base: there is none in {pipeline}. Build it there first, or name "
-            "one with --start, for example --start embedded."
+            f"A ControlNet is made for a base: there is none in {pipeline}. Build it there first, or put a "
+            "copy of one there."
         )
-    paths = own.paths()
-    start = load_base(pipeline) if training.start else None
-    steps = _steps(parts, training, start)
-    size = training.size or (own.split_of.data.size if own.split_of else blueprints.IMAGE_SIZE)
-    if size % (multiple := start.image_multiple if start else 32):
-        raise ConfigError(f"--size {size}: sides must be a multiple of {multiple} for these networks.")
-    prompt = own.split_of.generator.prompt.text if own.split_of else PROMPTS[0]
+    if size % 32:
+        raise ConfigError(f"--size {size}: sides must be a multiple of 32 for these networks.")
+    counts = STEPS if steps is None else dict.fromkeys(STEPS, steps)
     with storage_errors(folder):
-        if paths:
-            captions = [own.caption or prompt] * len(paths)
-            captions = read_captions(own.captions, paths) if own.captions else captions
-            corpus = image_corpus(paths, captions, folder / "corpus", size, progress)
-        else:
-            corpus = phantom_corpus(folder / "corpus", frames or FRAMES, size, progress)
-            if frames is not None and len(corpus.captions) != frames:
-                raise StorageError(
-                    f"{folder / 'corpus'} holds a corpus of {len(corpus.captions)} frames, not of {frames}. "
-                    "Leave --corpus out to use it, or choose another folder."
-                )
-        _claim(folder, _identity(parts, corpus, training, steps, size))
-        if "base" in parts:
-            list_images(folder / _RESULTS["base"], corpus, pipeline if training.start else None)
+        corpus = phantom_corpus(folder / "corpus", frames or FRAMES, size, progress)
+        if frames is not None and len(corpus.captions) != frames:
+            raise StorageError(
+                f"{folder / 'corpus'} holds a corpus of {len(corpus.captions)} frames, not of {frames}. "
+                "Leave --corpus out to use it, or choose another folder."
+            )
+        # What a checkpoint depends on; its learning rate depends on the number of steps.
+        identity: dict[str, object] = {"images": corpus.digest, "size": size}
+        _claim(folder, identity | {f"{name} steps": counts[name] for name in parts})
         for name in parts:
             if name == "control":
                 _claim(folder, {"base of control": folder_digest(pipeline)})
-            train_part(name, corpus, folder, steps, training, start, progress)
+            train_part(name, corpus, folder, counts, progress)
     return [folder / _RESULTS[name] for name in parts]
 
 
-def train_part(
-    part: str,
-    corpus: Corpus,
-    folder: Path,
-    steps: Mapping[str, int],
-    training: Training,
-    start: DiffusionBase | None,
-    progress: Progress,
-) -> None:
+def train_part(part: str, corpus: Corpus, folder: Path, steps: Mapping[str, int], progress: Progress) -> None:
     """Train one network into `folder`; resumes a killed build."""
     images, depth, count, texts = corpus.images, corpus.depth, steps[part], corpus.texts(PROMPTS[0])
+    runtime = setup("cpu", "float32", 0, deterministic=True)
     if part == "autoencoder":
         torch.manual_seed(0)
-        first: Autoencoder = start.vae if start else blueprints.build_autoencoder()
-        rate = 5e-4 if start else 1e-3
-        vae = train_autoencoder(images, first, folder, steps=count, learning_rate=rate, progress=progress)
-        if steps["decoder"]:
-            sharpen_decoder(images, vae, folder, steps=steps["decoder"], progress=progress)
-            save_autoencoder(vae, folder)
+        vae = train_autoencoder(
+            images, blueprints.build_autoencoder(), folder, steps=count, progress=progress
+        )
+        sharpen_decoder(images, vae, folder, steps=steps["decoder"], progress=progress)
+        save_autoencoder(vae, folder)
     elif part == "base":
         vae = load_autoencoder(folder / "vae")
-        base = (
-            replace(start, vae=vae) if start else untrained_base(vae, texts, corpus.images.shape[1], folder)
-        )
-        rate, size = training.learning_rate or 7e-4, training.batch_size or 16
-        train_base(
-            images,
-            texts,
-            base,
-            folder,
-            steps=count,
-            learning_rate=rate,
-            batch_size=size,
-            progress=progress,
-        )
+        start = untrained_base(vae, texts, images.shape[1], folder)
+        settings = BaseSettings(steps=count, learning_rate=7e-4, batch_size=16)
+        latents = latent_cache(vae, images, folder, runtime, progress)
+        checkpoint = folder / "base.checkpoint"
+        base = train_base(latents, texts, start, settings, checkpoint, runtime, progress=progress)
+        save_base(base, folder / _RESULTS["base"])
     elif part == "features":
-        assert corpus.words is not None  # refused for own images
         train_features(images, corpus.words, folder, steps=count, progress=progress)
+    elif part == "control":
+        base = load_base(folder / _RESULTS["base"])
+        train_control(images, depth, texts, base, folder, steps=count, progress=progress)
     else:
-        assert depth is not None  # refused for own images
-        if part == "control":
-            base = start or load_base(folder / _RESULTS["base"])
-            train_control(images, depth, texts, base, folder, steps=count, progress=progress)
-        else:
-            train = {"depth": train_depth, "segmenter": train_segmenter}[part]
-            train(images, depth, folder, steps=count, progress=progress)
+        train = {"depth": train_depth, "segmenter": train_segmenter}[part]
+        train(images, depth, folder, steps=count, progress=progress)
 
 
 def untrained_base(
@@ -229,88 +138,6 @@ def untrained_base(
     tokenizer = blueprints.stored_tokenizer(known, folder / "tokenizer")
     unet, text_encoder = blueprints.build_unet(size), blueprints.build_text_encoder(tokenizer)
     return DiffusionBase(unet, vae, text_encoder, tokenizer, blueprints.build_scheduler())
-
-
-def _refuse_contradictions(
-    parts: Sequence[str], own: OwnImages, training: Training, frames: int | None
-) -> None:
-    problems = []
-    if own.given and (foreign := [part for part in parts if part not in _WITHOUT_LABELS]):
-        problems.append(
-            f"{', '.join(foreign)} cannot be built from --images: it needs depth or words, which only the "
-            f"phantom has. From own images: {', '.join(_WITHOUT_LABELS)}."
-        )
-    if own.given and frames is not None:
-        problems.append("--corpus is the number of phantom frames; it has no meaning with --images.")
-    if not own.given and (own.caption or own.captions):
-        problems.append("--caption and --captions belong to --images: phantom frames have their own.")
-    if own.caption and own.captions:
-        problems.append("--caption and --captions exclude each other: one text for all, or a table.")
-    if own.split_of is not None and (own.folder or own.listing):
-        problems.append("--split-of names the images itself: leave --images and --list out.")
-    if training.start is not None and not set(parts) <= set(_WITH_START):
-        problems.append("--start is a pipeline: only autoencoder, base and control take one.")
-    if training.start is None and training.autoencoder_steps == 0:
-        problems.append("--autoencoder-steps 0 keeps the autoencoder of --start; there is none.")
-    rates = {"--learning-rate": training.learning_rate, "--batch-size": training.batch_size}
-    if "base" not in parts and (names := [name for name, value in rates.items() if value is not None]):
-        problems.append(f"{' and '.join(names)}: of the base, which is not built here.")
-    if problems:
-        raise ConfigError("\n".join(problems))
-
-
-def _steps(parts: Sequence[str], training: Training, start: DiffusionBase | None) -> dict[str, int]:
-    steps = dict(STEPS)
-    if start is not None:  # less is to be learnt; an AutoencoderKL is kept
-        tiny = is_trainable(start.vae)
-        steps |= {"autoencoder": 1500 if tiny else 0, "decoder": 700 if tiny else 0, "base": 4000}
-    if training.steps is not None:
-        names = {*parts, "decoder"} if "autoencoder" in parts else set(parts)
-        kept = {"autoencoder", "decoder"} if steps["autoencoder"] == 0 else set()
-        steps |= dict.fromkeys(names - kept, training.steps)
-    if training.autoencoder_steps is not None:
-        steps["autoencoder"] = training.autoencoder_steps
-    if training.autoencoder_steps == 0:
-        steps["decoder"] = 0
-    if training.decoder_steps is not None:
-        steps["decoder"] = training.decoder_steps
-    return steps
-
-
-def list_images(pipeline: Path, corpus: Corpus, start: Path | None) -> None:
-    """Put the list of all images that the base sees, also those of its start, into its folder.
-
-    Before training: no pipeline without its list can be found there.
-    """
-    before = [] if start is None else read_seen(start)
-    if images := {image.sha256: image for image in (*before, *corpus.seen)}:
-        pipeline.mkdir(parents=True, exist_ok=True)
-        write_seen(pipeline, list(images.values()))
-
-
-# --- one folder, one build ---------------------------------------------------------------------------------
-
-
-def _identity(
-    parts: Sequence[str], corpus: Corpus, training: Training, steps: Mapping[str, int], size: int
-) -> dict[str, object]:
-    """What a checkpoint depends on; its learning rate depends on the number of steps."""
-    identity: dict[str, object] = {
-        "images": corpus.digest,
-        "captions": digest_of(corpus.captions),
-        "size": size,
-    }
-    if "autoencoder" in parts:
-        identity["autoencoder steps"] = steps["autoencoder"]
-        identity["decoder steps"] = steps["decoder"]
-        identity["start"] = folder_digest(resolve(training.start, "pipeline")) if training.start else "none"
-    if "base" in parts:
-        identity["base steps"] = steps["base"]
-        identity["learning rate"] = training.learning_rate or "default"
-        identity["batch size"] = training.batch_size or "default"
-    if "control" in parts:
-        identity["control steps"] = steps["control"]
-    return identity
 
 
 def _claim(folder: Path, identity: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ from skimage.measure import regionprops
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
@@ -115,7 +116,9 @@ class Examples:
         progress: Progress,
     ) -> None:
         self.base, self.depths, self.texts = base, depths, texts
-        self.latents = latent_cache(base.vae, images, folder, progress)
+        self.latents = latent_cache(
+            base.vae, images, folder, setup("cpu", "float32", 0, deterministic=True), progress
+        )
         self.masks = raised_regions(depths, folder / "regions.npy", progress)
         self.usable = np.flatnonzero(self.masks.any(axis=(1, 2)))
         if not len(self.usable):

@@ -167,8 +167,8 @@ def examine(
     seen: list[SeenImage] = []
     with progress.track("unlabelled images", len(found)) as advance:
         for start in range(0, len(found), _CHUNK):
-            chunk = [(item, *_decode(item, problems)) for item in found[start : start + _CHUNK]]
-            read = [(item, image, looked) for item, image, looked in chunk if looked is not None]
+            chunk = found[start : start + _CHUNK]
+            read = [(item, *one) for item in chunk if (one := _decode(item, problems)) is not None]
             shown = shown_images(held, [looked for _, _, looked in read])
             for item, image, looked in read:
                 if looked.id in shown and item.place == TRAINING_PART:
@@ -213,13 +213,13 @@ def shown_images(held: Sequence[Record], images: Sequence[SeenImage]) -> dict[st
     return shown
 
 
-def _decode(item: Found, problems: list[str]) -> tuple[Pixels | None, SeenImage | None]:
+def _decode(item: Found, problems: list[str]) -> tuple[Pixels, SeenImage] | None:
     """The image of a file and what it shows; None and a line in `problems` if it cannot be used."""
     try:
         image = read_image(item.path)
     except DataError as error:
         problems.append(str(error))
-        return None, None
+        return None
     spread = image.max(axis=2).astype(int) - image.min(axis=2)
     extreme = (image.max(axis=2) <= _BLACK) | (image.min(axis=2) >= _WHITE)
     if extreme.mean() > _MASK_SHARE and spread.max() <= _BLACK:
@@ -227,7 +227,7 @@ def _decode(item: Found, problems: list[str]) -> tuple[Pixels | None, SeenImage 
             f"{item.path} is a mask or an empty picture: it is black and white only. Expected photographs; "
             "name the folder of the images alone."
         )
-        return None, None
+        return None
     return image, SeenImage(item.id, pixel_digest(image), look_of(image))
 
 

@@ -41,6 +41,10 @@ class Looks:
         """Share of the images that have each look."""
         return np.bincount(list(self.look_of.values()), minlength=len(self.texts)) / len(self.look_of)
 
+    def words(self, digest: str) -> str | None:
+        """The words of an image's look; None if the base has not seen it."""
+        return self.texts[self.look_of[digest]] if digest in self.look_of else None
+
     def write(self, base: Path) -> None:
         """Put them into the folder of a base."""
         write_json(base / _LOOKS, {"texts": self.texts, "look_of": self.look_of})

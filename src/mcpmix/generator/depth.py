@@ -1,8 +1,9 @@
 """Stage 1: depth maps of the training images, by a frozen network; cached as 16-bit PNG.
 
-Where fine-tuning is validated, the validation images that it uses get maps too. `maps.jsonl` names the
-image (by the digest of its pixels) and the bytes of every map: a killed stage keeps complete maps. After
-a change of the data set, only maps that no earlier folder of this run has are computed.
+Where fine-tuning is validated, the validation images that it uses get maps too, and where it begins with
+unlabelled images, these. `maps.jsonl` names the image (by the digest of its pixels) and the bytes of every
+map: a killed stage keeps complete maps. After a change of the data set, only maps that no earlier folder of
+this run has are computed.
 """
 
 import shutil
@@ -14,15 +15,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mcpmix.config import Config
+from mcpmix.config import PSEUDO, Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, StorageError
-from mcpmix.core.pixels import write_png
+from mcpmix.core.pixels import Pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace, written
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import Arrays, cache_of, load_arrays
+from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, Record, training_digest
+from mcpmix.data.leakage import SeenImage, images_of
+from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.networks.depth import DepthNetwork, convention
 from mcpmix.networks.weight_files import folder_digest, resolve
 
@@ -31,7 +34,12 @@ _WHITE = 65535  # of a 16-bit PNG: the nearest point, depth 1
 _DECIDES = ("weights", "near", "size")  # settings on which a map depends, apart from its image
 
 
-def key(config: Config, dataset: Artifact) -> StageKey:
+def covers_unlabelled(config: Config) -> bool:
+    """Whether unlabelled images need maps: where a ControlNet that sees depth begins with them."""
+    return config.finetune.start == PSEUDO and config.finetune.condition != "mask"
+
+
+def key(config: Config, dataset: Artifact, unlabelled: Artifact | None = None) -> StageKey:
     """What the depth maps depend on."""
     folder = resolve(config.depth.model, "depth")
     settings: dict[str, Any] = {
@@ -42,7 +50,10 @@ def key(config: Config, dataset: Artifact) -> StageKey:
     }
     if config.finetune.validation.every:
         settings["validation images"] = config.finetune.validation.images
-    return StageKey("depth", settings, {"dataset": training_digest(dataset)})
+    inputs = {"dataset": training_digest(dataset)}
+    if unlabelled is not None and covers_unlabelled(config):
+        inputs["unlabelled"] = unlabelled.digest
+    return StageKey("depth", settings, inputs)
 
 
 def validation_records(index: DatasetIndex, config: Config) -> list[Record]:
@@ -53,18 +64,30 @@ def validation_records(index: DatasetIndex, config: Config) -> list[Record]:
 
 
 def run(
-    config: Config, dataset: Artifact, out: Path, runtime: Runtime, progress: Progress = SILENT
+    config: Config,
+    dataset: Artifact,
+    unlabelled: Artifact | None,
+    out: Path,
+    runtime: Runtime,
+    progress: Progress = SILENT,
 ) -> Artifact:
     """Compute the maps that are missing."""
-    stage_key = key(config, dataset)
+    stage_key = key(config, dataset, unlabelled)
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
     index, cache = DatasetIndex.read(dataset), cache_of(dataset.folder)
-    parts = {"train": index.part("train"), "validation": validation_records(index, config)}
+    parts: dict[str, Sequence[SeenImage]] = {
+        "train": images_of(index.part("train")),
+        "validation": images_of(validation_records(index, config)),
+    }
+    pool = None
+    if unlabelled is not None and covers_unlabelled(config):
+        pool = Unlabelled.read(unlabelled)
+        parts["unlabelled"] = pool.seen
     with workspace(out, stage_key) as space:
         log = JsonLines(space.folder / MAPS)
         log.rewrite(row for row in log.rows() if _intact(space.folder / f"{row['id']}.png", row["sha256"]))
-        reused = _take_over([record for part in parts.values() for record in part], out, stage_key, log)
+        reused = _take_over([image for part in parts.values() for image in part], out, stage_key, log)
         done, count = {row["id"] for row in log.rows()}, sum(map(len, parts.values()))
         if len(done) < count:
             network = DepthNetwork(resolve(config.depth.model, "depth"), config.depth.near, runtime.device)
@@ -72,10 +95,16 @@ def run(
                 for name, part in parts.items():
                     if not part:
                         continue
-                    arrays = load_arrays(index.part(name), config.data.size, cache, progress)
+                    if pool is not None and name == "unlabelled":
+                        ids, images = pool.ids, pool.images
+                    else:
+                        arrays = load_arrays(index.part(name), config.data.size, cache, progress)
+                        ids, images = arrays.ids, arrays.images
+                    row_of = {each: row for row, each in enumerate(ids)}
                     for start in range(0, len(part), config.depth.batch_size):
                         batch = part[start : start + config.depth.batch_size]
-                        advance(_compute(network, batch, arrays, done, log))
+                        pixels = images[[row_of[image.id] for image in batch]]
+                        advance(_compute(network, batch, pixels, done, log))
         return space.finish(maps=count, reused=reused)
 
 
@@ -96,8 +125,8 @@ def read_depths(folder: Path, ids: Sequence[str]) -> np.ndarray:
 
 def _compute(
     network: Callable[[np.ndarray], np.ndarray],
-    batch: Sequence[Record],
-    arrays: Arrays,
+    batch: Sequence[SeenImage],
+    pixels: Pixels,
     done: Container[str],
     log: JsonLines,
 ) -> int:
@@ -106,14 +135,14 @@ def _compute(
     Networks round differently at different batch sizes. So a batch cut short by a kill is computed as a whole
     again, and none spans two parts: every map is that of an uninterrupted run, to the last bit.
     """
-    missing = [place for place, record in enumerate(batch) if record.id not in done]
+    missing = [place for place, image in enumerate(batch) if image.id not in done]
     if missing:
         with torch.inference_mode():
-            maps = network(arrays.take([record.id for record in batch]).images)
+            maps = network(pixels)
         for place in missing:
-            record, path = batch[place], log.path.with_name(f"{batch[place].id}.png")
+            image, path = batch[place], log.path.parent / f"{batch[place].id}.png"
             write_png(path, np.round(maps[place] * _WHITE).astype(np.uint16))
-            log.append(id=record.id, image_sha256=record.image_sha256, sha256=file_digest(path))
+            log.append(id=image.id, image_sha256=image.sha256, sha256=file_digest(path))
     return len(missing)
 
 
@@ -121,18 +150,20 @@ def _intact(path: Path, digest: str) -> bool:
     return path.exists() and file_digest(path) == digest
 
 
-def _take_over(records: Sequence[Record], out: Path, stage_key: StageKey, log: JsonLines) -> int:
+def _take_over(images: Sequence[SeenImage], out: Path, stage_key: StageKey, log: JsonLines) -> int:
     """Copy maps of the same images from earlier folders of this run; returns how many were copied."""
     done = {row["id"] for row in log.rows()}
-    missing = [record for record in records if record.id not in done]
+    missing = [image for image in images if image.id not in done]
     known = _earlier_maps(out, stage_key.settings) if missing else {}
     copied = 0
-    for record in missing:
-        path, digest = known.get(record.image_sha256, (None, ""))
+    for image in missing:
+        path, digest = known.get(image.sha256, (None, ""))
         if path is not None and _intact(path, digest):
-            with written(log.path.with_name(f"{record.id}.png")) as place:
-                shutil.copyfile(path, place)
-            log.append(id=record.id, image_sha256=record.image_sha256, sha256=digest)
+            place = log.path.parent / f"{image.id}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with written(place) as temporary:
+                shutil.copyfile(path, temporary)
+            log.append(id=image.id, image_sha256=image.sha256, sha256=digest)
             copied += 1
     return copied
 

@@ -1,23 +1,26 @@
 """Stage 2: a ControlNet learns to put the lesion under the mask, on the training part only."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
+from mcpmix.core.errors import DataError
 from mcpmix.core.processes import Processes, join
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_everything
 from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifact, reuse, workspace
-from mcpmix.data.cache import cache_of, load_arrays
+from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, training_digest
-from mcpmix.data.leakage import images_of, read_seen, write_seen
-from mcpmix.generator.counterparts import CONTROLNET
+from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
+from mcpmix.data.unlabelled import Unlabelled
+from mcpmix.generator.counterparts import CONTROLNET, Looks
 from mcpmix.generator.depth import read_depths, validation_records
 from mcpmix.generator.finetune_trainer import (
     CHECKPOINT,
@@ -29,6 +32,7 @@ from mcpmix.generator.finetune_trainer import (
     train,
 )
 from mcpmix.generator.judge import load_judge
+from mcpmix.generator.pseudo import read_pseudo
 from mcpmix.generator.validation import HeldOut, Validator
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.weight_files import folder_digest, resolve
@@ -36,12 +40,26 @@ from mcpmix.networks.weight_files import folder_digest, resolve
 _NOT_IN_KEY = {"save_every", "gradient_checkpointing"}  # the result does not depend on them
 
 
-def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | None = None) -> StageKey:
+class Marked(NamedTuple):
+    """Unlabelled images, and their pseudo-masks."""
+
+    unlabelled: Artifact
+    pseudo: Artifact
+
+
+def key(
+    config: Config,
+    dataset: Artifact,
+    depth: Artifact,
+    judge: Artifact | None = None,
+    marked: Marked | None = None,
+) -> StageKey:
     """What the ControlNet depends on.
 
     The judge is part of it only where it chooses weights: whoever tries other settings of the admission
     should not have to train again for a column of the log.
     """
+    inputs = {"dataset": training_digest(dataset), "depth": depth.digest}
     settings = {
         "weights": folder_digest(resolve(config.generator.base, "pipeline")),
         "prompt": config.generator.prompt.text,
@@ -49,9 +67,10 @@ def key(config: Config, dataset: Artifact, depth: Artifact, judge: Artifact | No
         "precision": config.runtime.precision,
         "finetune": config.finetune.model_dump(mode="json", exclude=_NOT_IN_KEY),
     }
-    if config.finetune.start is not None:
+    if marked is not None:
+        inputs["pseudo"] = marked.pseudo.digest
+    elif config.finetune.start is not None:
         settings["start"] = folder_digest(resolve(config.finetune.start, "control"))
-    inputs = {"dataset": training_digest(dataset), "depth": depth.digest}
     validation = config.finetune.validation
     if judge is not None and validation.every > 0 and validation.best_by == "alignment":
         inputs["judge"] = judge.digest
@@ -63,6 +82,7 @@ def run(
     dataset: Artifact,
     depth: Artifact,
     judge: Artifact | None,
+    marked: Marked | None,
     out: Path,
     runtime: Runtime,
     progress: Progress = SILENT,
@@ -73,12 +93,13 @@ def run(
 
     Args:
         judge: scores the alignment of validation images; without, the effect of swapping masks does.
+        marked: what `start: pseudo` begins with.
 
     Raises:
         ConfigError: the number of processes is not the configured one.
         DependencyError: the configured optimiser is not installed.
     """
-    stage_key = key(config, dataset, depth, judge)
+    stage_key = key(config, dataset, depth, judge, marked)
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
     processes = join(config.finetune.processes)
@@ -87,7 +108,20 @@ def run(
     index = DatasetIndex.read(dataset)
     with _shared_workspace(out, stage_key, processes) as space:
         seed_everything(config.seed, "finetune")
-        networks, examples, held_out = _encode(config, index, dataset, depth, runtime, processes.leads)
+        pool, more = None, None
+        if marked is not None:
+            pool = Unlabelled.read(marked.unlabelled)
+            more = read_pseudo(marked.pseudo, pool)
+            if not len(more):
+                raise DataError(
+                    "finetune.start: pseudo, but no unlabelled image has a lesion on which the networks of "
+                    "the judge agree. Lower pseudo.agreement, add unlabelled images, or set finetune.start."
+                )
+        digests = {record.id: record.image_sha256 for record in index.part("train")}
+        digests |= {image.id: image.sha256 for image in (pool.seen if pool else ())}
+        networks, examples, first, held_out = _encode(
+            config, index, dataset, depth, more, digests, runtime, processes.leads, progress
+        )
         validator = None
         if held_out is None and config.finetune.validation.every:
             progress.say(
@@ -95,9 +129,10 @@ def run(
             )
         elif held_out is not None:
             trained = None if judge is None else load_judge(judge.folder, runtime.device)
-            text = examples.text[1:]
+            text = examples.text[1:2]
             validator = Validator(networks, held_out, text, config, space.folder, runtime, trained)
-        train(Trainer(networks, examples, config, runtime, processes), space.folder, progress, validator)
+        trainer = Trainer(networks, examples, config, runtime, processes, first)
+        train(trainer, space.folder, progress, validator)
         if processes.leads:
             facts: dict[str, Any] = {"used": "last"}
             if validator is None:
@@ -105,12 +140,17 @@ def run(
             else:
                 facts = validator.save_result()
             start, records = config.finetune.start, index.part("train")
-            before = [] if start is None else read_seen(resolve(start, "control"))
+            before: Sequence[SeenImage] = ()
+            if pool is not None:
+                before = pool.seen
+            elif start is not None:
+                before = read_seen(resolve(start, "control"))
             seen = {image.sha256: image for image in (*before, *images_of(records))}
             for place in (space.folder, space.folder / CONTROLNET):  # the latter may be copied, or be a start
                 write_seen(place, list(seen.values()))
             images = sorted(record.image_sha256 for record in records)
-            done = space.finish(steps=config.finetune.steps, images=images, **facts)
+            steps = config.finetune.first_steps + config.finetune.steps
+            done = space.finish(steps=steps, images=images, **facts)
             (done / CHECKPOINT).unlink()  # last: a kill before this costs nothing
         processes.wait()
     artifact = read_artifact(out)
@@ -119,13 +159,35 @@ def run(
 
 
 def _encode(
-    config: Config, index: DatasetIndex, dataset: Artifact, depth: Artifact, runtime: Runtime, leads: bool
-) -> tuple[Networks, TrainingSet, HeldOut | None]:
-    """All that training works with; autoencoder and text encoder have left memory afterwards."""
+    config: Config,
+    index: DatasetIndex,
+    dataset: Artifact,
+    depth: Artifact,
+    more: Arrays | None,
+    digests: Mapping[str, str],
+    runtime: Runtime,
+    leads: bool,
+    progress: Progress,
+) -> tuple[Networks, TrainingSet, TrainingSet | None, HeldOut | None]:
+    """All that training works with; autoencoder and text encoder have left memory afterwards.
+
+    Args:
+        more: unlabelled images with pseudo-masks, which training begins with.
+        digests: of all images, by id.
+    """
     size, cache = config.data.size, cache_of(dataset.folder)
-    base = load_base(resolve(config.generator.base, "pipeline")).to(runtime.device)
-    arrays = load_arrays(index.part("train"), size, cache)
-    examples = prepare(base, arrays, read_depths(depth.folder, arrays.ids), config)
+    folder = resolve(config.generator.base, "pipeline")
+    base, looks = load_base(folder).to(runtime.device), Looks.read(folder)
+    sets = []
+    for arrays in (load_arrays(index.part("train"), size, cache), more):
+        if arrays is not None:
+            words = [looks.words(digests[name]) for name in arrays.ids] if looks else []
+            if config.finetune.condition == "mask":  # unlabelled images have no depth maps then
+                depths = np.zeros(arrays.masks.shape, np.float32)
+            else:
+                depths = read_depths(depth.folder, arrays.ids)
+            sets.append(prepare(base, arrays, depths, config, words, progress))
+    examples, first = sets[0], sets[1] if more is not None else None
     networks = build_networks(base, config.finetune, runtime)
     held_out = None
     if leads and (chosen := validation_records(index, config)):
@@ -136,7 +198,7 @@ def _encode(
     gc.collect()  # parts of a network may form reference cycles
     if runtime.device.type == "cuda":
         torch.cuda.empty_cache()
-    return networks, examples, held_out
+    return networks, examples, first, held_out
 
 
 @contextmanager

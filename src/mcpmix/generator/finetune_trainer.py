@@ -1,6 +1,6 @@
 """Fine-tuning: what a step reads, the networks that learn, and the optimiser steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mcpmix.config import Config, FinetuneConfig
+from mcpmix.config import PSEUDO, Config, FinetuneConfig
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.pixels import as_images
 from mcpmix.core.processes import Processes
-from mcpmix.core.progress import Progress
+from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.training import JsonLines, build_adamw, run_steps, warm_up
 from mcpmix.data.augment import apply_colour, draw_colour
@@ -46,6 +46,7 @@ CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
 _TURNS = 8  # the symmetries of a square: quarter turns and their mirror images
 _TINTS = 3  # colour variants of each view that are encoded
+_MANY = 200  # images above which each is encoded twice only, upright and turned: there is variety enough
 _ENCODED = 8  # images that go through the autoencoder at once
 _WEIGHT_DECAY = 1e-2
 _LARGEST_GRADIENT = 1.0  # norm over all trained weights
@@ -59,7 +60,8 @@ class TrainingSet:
     latents: Tensor  # V,U,N,C,h,w, one per view (symmetry of the square) and tint
     conditions: Tensor  # N,2,H,W mask and depth
     masks: Tensor  # N,H,W, also where the condition leaves them out
-    text: Tensor  # 2,L,C embeddings of the empty and of the full prompt
+    text: Tensor  # T,L,C embeddings of the empty prompt, of the full one, and of the full one with each look
+    text_of: np.ndarray  # (N,) which of them is that of an image
 
 
 def draw(
@@ -75,7 +77,7 @@ def draw(
     view = int(rng.integers(data.latents.shape[0]))
     tint = rng.integers(data.latents.shape[1], size=count)
     keep = rng.random((count, 2)) >= (settings.mask_dropout, settings.depth_dropout)
-    prompted = (rng.random(count) >= settings.prompt_dropout).astype(np.int64)
+    prompted = np.where(rng.random(count) >= settings.prompt_dropout, data.text_of[chosen], 0)
     t = rng.integers(timesteps, size=count)
     shape = (count, *data.latents.shape[3:])
     noise = torch.randn(shape, generator=torch_rng("finetune noise", *identity))
@@ -95,22 +97,38 @@ def draw(
 
 
 def prepare(
-    base: DiffusionBase, arrays: Arrays, depths: npt.NDArray[np.float32], config: Config
+    base: DiffusionBase,
+    arrays: Arrays,
+    depths: npt.NDArray[np.float32],
+    config: Config,
+    looks: Sequence[str | None] = (),
+    progress: Progress = SILENT,
 ) -> TrainingSet:
-    """Encode every view of every image and both prompts, once; depths are N,S,S in [0, 1]."""
+    """Encode every view of every image and all prompts, once.
+
+    Args:
+        depths: N,S,S in [0, 1].
+        looks: words that the prompt of each image gets; empty: none gets any.
+    """
     settings, images = config.finetune, as_images(arrays.images)
-    turns = range(_TURNS if settings.augment else 1)
-    tints = range(_TINTS if settings.colour > 0 else 1)
+    many = len(images) > _MANY
+    turns = range((2 if many else _TURNS) if settings.augment else 1)
+    tints = range(_TINTS if settings.colour > 0 and not many else 1)
     latents = []
-    for view, tint in product(turns, tints):
-        colour = draw_colour(len(images), torch_rng("tint", config.seed, view, tint), settings.colour)
-        latents.append(encode_all(base.vae, turn(apply_colour(colour, images), view)))
-    masks = torch.from_numpy(arrays.masks).float()
+    with progress.track(f"encoding {len(images)} images", len(turns) * len(tints)) as advance:
+        for view, tint in product(turns, tints):
+            colour = draw_colour(len(images), torch_rng("tint", config.seed, view, tint), settings.colour)
+            latents.append(encode_all(base.vae, turn(apply_colour(colour, images), view)))
+            advance()
+    masks, prompt = torch.from_numpy(arrays.masks).float(), config.generator.prompt.text
+    words = sorted({look for look in looks if look})
+    rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(images)
     return TrainingSet(
         latents=torch.stack(latents).unflatten(0, (len(turns), len(tints))),
         conditions=condition(masks, torch.from_numpy(depths), settings.condition, settings.depth_under_mask),
         masks=masks,
-        text=embed_prompts(base, ["", config.generator.prompt.text]),
+        text=embed_prompts(base, ["", prompt, *(f"{prompt} {look}" for look in words)]),
+        text_of=np.array(rows),
     )
 
 
@@ -162,7 +180,7 @@ def build_networks(base: DiffusionBase, settings: FinetuneConfig, runtime: Runti
     """
     control = (
         control_from_base(base)
-        if settings.start is None
+        if settings.start in (None, PSEUDO)
         else control_from_start(base, resolve(settings.start, "control"))
     ).to(runtime.device)
     trained = nn.ModuleDict({"control": control})
@@ -180,9 +198,16 @@ class Trainer:
     """Optimiser steps, one at a time, shared by all processes."""
 
     def __init__(
-        self, networks: Networks, data: TrainingSet, config: Config, runtime: Runtime, processes: Processes
+        self,
+        networks: Networks,
+        data: TrainingSet,
+        config: Config,
+        runtime: Runtime,
+        processes: Processes,
+        first: TrainingSet | None = None,
     ) -> None:
         self.networks, self.data, self.runtime, self.processes = networks, data, runtime, processes
+        self.first = first  # what `finetune.first_steps` learn from
         self.settings, self.seed = config.finetune, config.seed
         rates = {"control": self.settings.learning_rate, "decoder": self.settings.decoder_learning_rate}
         groups: list[dict[str, Any]] = [
@@ -209,7 +234,8 @@ class Trainer:
         settings, networks, trained = self.settings, self.networks, self.networks.trained
         size, passes, losses = settings.batch_size, settings.accumulation, []
         total = size * passes * self.processes.count
-        drawn = draw(self.data, settings, networks.schedule.timesteps, total, (self.seed, index))
+        data = self.first if self.first is not None and index < settings.first_steps else self.data
+        drawn = draw(data, settings, networks.schedule.timesteps, total, (self.seed, index))
         start = self.processes.rank * size * passes
         self.optimiser.zero_grad(set_to_none=True)
         for first in range(start, start + size * passes, size):
@@ -265,7 +291,7 @@ def train(
 
     run_steps(
         step,
-        steps=settings.steps,
+        steps=settings.first_steps + settings.steps,
         state=trainer.state,
         checkpoint=folder / CHECKPOINT,
         save_every=settings.save_every,

@@ -1,7 +1,8 @@
 """Stage `pseudo`: masks of unlabelled images, by the judge, where its networks agree.
 
 The judge is trained on labelled images only, and none of its networks has seen an unlabelled one. Where they
-agree on the outline, they are seldom wrong together; where they do not, the image stays unlabelled.
+agree on the outline, they are seldom wrong together; where they do not, the image stays unlabelled. So does
+one in which they find nothing: networks that miss a lesion agree as well.
 """
 
 from itertools import combinations
@@ -52,39 +53,28 @@ def run(
                 masks, agreement = mark(loaded, found.images[rows])
                 marked.append(np.packbits(masks, axis=-1))
                 for name, mask, value in zip(found.ids[rows], masks, agreement, strict=True):
-                    used = bool(value >= config.pseudo.agreement)
+                    used = bool(value >= config.pseudo.agreement and mask.any())
                     log.append(id=name, agreement=float(value), area=float(mask.mean()), used=used)
                 advance(len(masks))
         with written(space.folder / _MASKS) as temporary, temporary.open("wb") as file:
             np.save(file, np.concatenate(marked))
-        rows_ = list(log.rows())
-        used = sum(row["used"] for row in rows_)
-        lesions = sum(row["used"] and row["area"] > 0 for row in rows_)
-        progress.say(f"pseudo: {used} of {len(rows_)} unlabelled images are used, {lesions} with a lesion")
-        return space.finish(images=len(rows_), used=used, lesions=lesions)
+        count = sum(row["used"] for row in log.rows())
+        progress.say(f"pseudo: {count} of {len(found.ids)} unlabelled images get a mask that is used")
+        return space.finish(images=len(found.ids), used=count)
 
 
 def mark(judge: Judge, images: Pixels) -> tuple[Pixels, Floats]:
-    """Masks B,S,S in {0, 1} by the mean of a judge's networks, and the mean Dice between each two of them.
-
-    Networks that find nothing agree, as those do that find the same.
-    """
+    """Masks B,S,S in {0, 1} by the mean of a judge's networks, and the mean Dice between each two of them."""
     answers = judge.answers(images)
     pairs = combinations(answers > 0.5, 2)
     agreement = np.mean([dice_of(one, other) for one, other in pairs], axis=0)
     return (answers.mean(axis=0) > 0.5).astype(np.uint8), agreement
 
 
-def read_pseudo(pseudo: Artifact, unlabelled: Artifact, *, lesions_only: bool = False) -> Arrays:
-    """The images whose pseudo-masks are used, with these masks.
-
-    Args:
-        lesions_only: leave out images in which nothing was found.
-    """
-    found, rows = Unlabelled.read(unlabelled), list(JsonLines(pseudo / _ROWS).rows())
-    chosen = [
-        place for place, row in enumerate(rows) if row["used"] and (row["area"] > 0 or not lesions_only)
-    ]
+def read_pseudo(pseudo: Artifact, found: Unlabelled) -> Arrays:
+    """The images whose pseudo-masks are used, with these masks."""
+    rows = JsonLines(pseudo / _ROWS).rows()
+    chosen = [place for place, row in enumerate(rows) if row["used"]]
     masks = np.load(pseudo / _MASKS, mmap_mode="r")[chosen]
     masks = np.unpackbits(masks, axis=-1, count=found.images.shape[2])
     return Arrays(tuple(found.ids[place] for place in chosen), found.images[chosen], masks)

@@ -82,6 +82,7 @@ class Validator:
     ) -> None:
         self.networks, self.held_out, self.text, self.judge = networks, held_out, text, judge
         self.config, self.settings = config, config.finetune.validation
+        self.steps = config.finetune.first_steps + config.finetune.steps
         self.folder, self.runtime = folder, runtime
         self.log = JsonLines(folder / LOG)
 
@@ -90,7 +91,7 @@ class Validator:
 
         Idempotent: after a kill it is called again for the state from which the run resumes.
         """
-        if step % self.settings.every and step != self.config.finetune.steps:
+        if step % self.settings.every and step != self.steps:
             return
         if step not in [row["step"] for row in validations(self.log)]:
             self.log.append(step=step, validation=self._look(step))

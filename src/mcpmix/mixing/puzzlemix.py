@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import TrainingError
@@ -91,7 +91,7 @@ class PuzzleMix(FixedStrategy):
         self.strip, self.transport, self.probability = strip, transport, probability
         self._gradient: InputGradient | None = None
 
-    def attach(self, gradient: InputGradient) -> None:
+    def attach(self, gradient: InputGradient, network: nn.Module) -> None:  # noqa: ARG002
         """Take the gradient that saliency is made of."""
         self._gradient = gradient
 
@@ -133,7 +133,7 @@ class PuzzleMix(FixedStrategy):
         if self._gradient is None:
             raise TrainingError(
                 "PuzzleMix needs the network's gradient at the images and was not given it. Call "
-                "strategy.attach(gradient) once before the first step."
+                "strategy.attach(gradient, network) once before the first step."
             )
         gradient = self._gradient(batch.images, batch.masks).float()
         size = gradient.square().mean(1, keepdim=True).sqrt()

@@ -13,7 +13,8 @@ from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix
 from mcpmix.mixing.partner_mixes import CutMix, GridMix, Mixup, SmoothMix
 from mcpmix.mixing.puzzlemix import PuzzleMix
 from mcpmix.mixing.rla import RLA, RLAMix
-from mcpmix.mixing.strategy import Append, FullSup, Strategy
+from mcpmix.mixing.semi_supervised import MeanTeacher, PseudoLabel, PseudoLabelMix
+from mcpmix.mixing.strategy import Append, FullSup, Strategy, TrainingSource
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "full-sup": FullSup,
@@ -31,9 +32,18 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "puzzlemix": PuzzleMix,
     "hsmix": HSMix,
     "diffusemix": DiffuseMix,
+    "pseudo-label": PseudoLabel,
+    "pseudo-label-mcpmix": PseudoLabelMix,
+    "mean-teacher": MeanTeacher,
 }
 
-_OF_RLA = ("mcpmix", "mcpmix-rla", "mcpmix-stepwise", "mcpmix-cosine")  # settings in the section rla
+_OF_RLA = (
+    "mcpmix",
+    "mcpmix-rla",
+    "mcpmix-stepwise",
+    "mcpmix-cosine",
+    "pseudo-label-mcpmix",
+)  # settings in the section rla
 
 T = TypeVar("T")
 
@@ -62,6 +72,15 @@ def strategy_needs_pairs(name: str) -> bool:
         ConfigError: If the name is unknown.
     """
     return _class_of(name).needs_pairs
+
+
+def unlabelled_source(name: str) -> TrainingSource:
+    """What the strategy of this name takes of unlabelled images.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    return _class_of(name).source
 
 
 def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:

@@ -12,7 +12,7 @@ The loop does not know which strategy it runs. It calls `attach` once, `set_epoc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ Search = Mapping[str, Sequence[object]]
 
 InputGradient = Callable[[Tensor, Tensor], Tensor]
 """From images (B, 3, H, W) and targets (B, 1, H, W) to the gradient of the loss at the images, like them."""
+
+
+TrainingSource = Literal["", "images", "pseudo-masks"]
+"""What a strategy takes of unlabelled images."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Batch:
             the strategy needs no pairs.
         ids: The ids of the B samples.
         originals: The samples before augmentation; None if the loop cannot tell.
+        unlabelled: Unlabelled images, like `images`; None if the strategy takes none.
+        pseudo_masks: Masks that a teacher has given them, like `masks`; None if it takes none.
     """
 
     images: Tensor
@@ -58,6 +64,8 @@ class Batch:
     synthetic: Tensor | None
     ids: tuple[str, ...]
     originals: Originals | None = None
+    unlabelled: Tensor | None = None
+    pseudo_masks: Tensor | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -84,6 +92,29 @@ class Batch:
                 "... has none. Make pairs first (mcpmix synthesize), or train with 'full-sup'."
             )
         return self.synthetic
+
+    def unlabelled_images(self) -> Tensor:
+        """The unlabelled images, (B, 3, H, W).
+
+        Raises:
+            DataError: If there are none; the message says how to get them.
+        """
+        if self.unlabelled is None:
+            raise DataError(
+                "This strategy learns from unlabelled images, and the batch has none. Name some in "
+                "data.unlabelled, or train with 'full-sup'."
+            )
+        return self.unlabelled
+
+    def more(self) -> tuple[Tensor, Tensor]:
+        """The unlabelled images and their pseudo-masks, (B, 1, H, W).
+
+        Raises:
+            DataError: If there are none; the message says how to get them.
+        """
+        if self.pseudo_masks is None:
+            raise DataError("This strategy trains on pseudo-masks, and the batch has none.")
+        return self.unlabelled_images(), self.pseudo_masks
 
 
 @dataclass(frozen=True)
@@ -114,16 +145,25 @@ class Strategy(nn.Module, ABC):
 
     needs_pairs: ClassVar[bool]
     """Whether batches must bring synthetic images."""
+    source: ClassVar[TrainingSource] = ""
+    """What batches must bring of unlabelled images: nothing, the images, or also their pseudo-masks."""
     ahead: ClassVar[bool] = False
     """Whether `terms` depends on its arguments alone, so that a loop may call it early, in another thread."""
     search: ClassVar[Search] = {}
     """Settings to search, each with its range; empty where there is nothing to choose."""
 
-    def attach(self, gradient: InputGradient) -> None:
-        """Take access to the gradient of the current network in evaluation mode, once, before `prepare`.
+    def attach(self, gradient: InputGradient, network: nn.Module) -> None:
+        """Take access to the network, once, before `prepare`.
 
-        It leaves the gradients of the parameters alone; only ratios within a sample count.
+        Args:
+            gradient: gradient of the current network in evaluation mode. It leaves the gradients of the
+                parameters alone; only ratios within a sample count.
+            network: the network itself, to be read and never changed.
         """
+
+    def result(self, network: nn.Module) -> nn.Module:
+        """The network that is validated and kept; by default the one that is trained."""
+        return network
 
     def prepare(self, batches: Iterable[Batch]) -> None:
         """Look at some training batches once, before the first epoch of a new (not a resumed) run."""

@@ -35,6 +35,15 @@ _WORDS = {  # arm to its label, and to what it trains on
         "DiffuseMix",
         "halves of real and synthetic image side by side, with a fractal over them",
     ),
+    "pseudo-label": ("Pseudo-label", "real images, and unlabelled ones with the masks of a teacher"),
+    "pseudo-label-mcpmix": (
+        "Pseudo-label + MCPMix",
+        "as Pseudo-label, and labelled images mixed with their counterparts",
+    ),
+    "mean-teacher": (
+        "Mean teacher",
+        "real images, and unlabelled ones on which the network is to agree with its moving average",
+    ),
     "append": ("Synthetic appended", "real and synthetic images as samples of equal rank"),
 }
 # Colours that people with colour-blindness tell apart, and that show on white, on black and on mucosa.

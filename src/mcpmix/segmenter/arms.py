@@ -15,6 +15,7 @@ from mcpmix.mixing.registry import (
     setting_problems,
     strategy_needs_pairs,
     typed_settings,
+    unlabelled_source,
 )
 from mcpmix.mixing.strategy import Strategy
 from mcpmix.networks.features import features_digest, load_features
@@ -29,6 +30,8 @@ class Inputs:
     generator: Artifact | None = None
     pairs: Artifact | None = None
     edits: Artifact | None = None
+    unlabelled: Artifact | None = None
+    pseudo: Artifact | None = None
 
 
 def takes_edits(config: Config, arm: str) -> bool:
@@ -46,6 +49,16 @@ def needs_pairs(arm: str) -> bool:
     return arm not in STRATEGIES or strategy_needs_pairs(arm)  # `check_arms` reports unknown names
 
 
+def needs_unlabelled(arm: str) -> bool:
+    """Whether a strategy trains on unlabelled images."""
+    return arm in STRATEGIES and unlabelled_source(arm) != ""
+
+
+def needs_pseudo(arm: str) -> bool:
+    """Whether a strategy trains on pseudo-masks."""
+    return arm in STRATEGIES and unlabelled_source(arm) == "pseudo-masks"
+
+
 _SCHEDULED = ("mcpmix-stepwise", "mcpmix-cosine")
 
 
@@ -58,7 +71,7 @@ def arm_settings(config: Config, arm: str) -> dict[str, Any]:
     if arm == "mcpmix-rla":
         settings = rla.model_dump(mode="json", exclude={"fixed_rho"})
         return {"rla": {**settings, "features": features_digest(rla.features)}}
-    if arm == "mcpmix":
+    if arm in ("mcpmix", "pseudo-label-mcpmix"):
         return {"rla": {"s_max": rla.s_max, "fixed_rho": rla.fixed_rho}}
     if arm in _SCHEDULED:
         return {"rla": {"fixed_rho": rla.fixed_rho}}
@@ -72,7 +85,7 @@ def arm_strategy(config: Config, arm: str) -> Strategy:
         settings = typed_settings(arm, settings)
     if "fixed_rho" in settings:
         settings["rho"] = settings.pop("fixed_rho")
-    if arm in _SCHEDULED:
+    if arm in (*_SCHEDULED, "mean-teacher"):
         settings["epochs"] = config.train.epochs
     if arm == "mcpmix-rla":
         settings["epochs"], settings["tail_epochs"] = config.train.epochs, config.train.tail_epochs

@@ -17,7 +17,7 @@ from mcpmix.data.index import training_digest
 from mcpmix.data.leakage import write_seen
 from mcpmix.networks.segmenter import save_segmenter
 from mcpmix.networks.weight_files import digest_of_source
-from mcpmix.segmenter.arms import Inputs, arm_settings, needs_pairs
+from mcpmix.segmenter.arms import Inputs, arm_settings, needs_pairs, needs_pseudo, needs_unlabelled
 from mcpmix.segmenter.model_card import write_card
 from mcpmix.segmenter.trainer import CHECKPOINT, Trainer
 
@@ -46,6 +46,11 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         digests["pairs"] = source.digest
         if config.synthesis.makes_in_training:
             settings["synthesis"] = config.synthesis.model_dump(mode="json", exclude={"workers"})
+    if needs_unlabelled(arm):
+        source = inputs.pseudo if needs_pseudo(arm) else inputs.unlabelled
+        if source is None:
+            raise DataError(f"The arm {arm} trains on unlabelled images: name some in data.unlabelled.")
+        digests["unlabelled"] = source.digest
     return StageKey("train", settings, digests, seed_for(config.seed, seed))
 
 

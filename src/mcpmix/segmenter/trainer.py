@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
-from mcpmix.core.errors import TrainingError
+from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, torch_rng
 from mcpmix.core.training import JsonLines, cosine, load_state, save_state
-from mcpmix.data.augment import draw_augmentation, normalise
-from mcpmix.data.cache import cache_of, load_arrays
+from mcpmix.data.augment import Augmentation, draw_augmentation, normalise
+from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import images_of
 from mcpmix.data.splits import require_lesions
+from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.pair_source import PairSource, open_pairs
+from mcpmix.generator.pseudo import read_pseudo
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategy import Batch, Originals, Term
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
@@ -76,7 +78,19 @@ class Trainer:
         # Convolutions are faster with channels last, on a CPU as on a GPU.
         self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
         self.strategy = arm_strategy(config, arm).to(runtime.device)
-        self.strategy.attach(self._input_gradient)
+        self.strategy.attach(self._input_gradient, self.network)
+        self.more: Arrays | None = None  # unlabelled images, with pseudo-masks if the strategy takes them
+        if self.strategy.source and inputs.unlabelled is not None:
+            pool = Unlabelled.read(inputs.unlabelled)
+            self.seen += pool.seen
+            self.more = Arrays(pool.ids, pool.images, np.empty(0, np.uint8))
+            if self.strategy.source == "pseudo-masks" and inputs.pseudo is not None:
+                self.more = read_pseudo(inputs.pseudo, pool)
+            if not len(self.more):
+                raise DataError(
+                    f"The arm {arm} has no unlabelled image to train on: on none of them the networks of the "
+                    "judge agree. Lower pseudo.agreement, or add unlabelled images."
+                )
         self.pairs: PairSource | None = None
         if self.strategy.needs_pairs:
             self.pairs = open_pairs(
@@ -192,17 +206,24 @@ class Trainer:
             synthetic = self.pairs.take(epoch, chosen) if self.pairs is not None else None
             yield self._batch(chosen, synthetic, (epoch, step))
 
-    def _order(self, epoch: int) -> np.ndarray:
-        """The numbers of the samples that an epoch takes, `steps_per_epoch` whole batches of them."""
-        order = numpy_rng("order", self.config.seed, self.seed, epoch).permutation(len(self.train.ids))
-        return np.resize(order, self.steps_per_epoch * self.config.train.batch_size)
+    def _unlabelled_batch(self, position: tuple[int, int]) -> dict[str, Tensor]:
+        """As many unlabelled images as labelled ones, with their pseudo-masks if the strategy takes them."""
+        if self.more is None:
+            return {}
+        count, device = self.config.train.batch_size, self.runtime.device
+        identity = (self.config.seed, self.seed, *position)
+        chosen = numpy_rng("unlabelled", *identity).integers(len(self.more), size=count)
+        drawn = self._augmentation(count, torch_rng("augment unlabelled", *identity))
+        images = normalise(drawn.images(as_images(self.more.images[chosen], device)))
+        if self.strategy.source == "images":
+            return {"unlabelled": images}
+        masks = torch.from_numpy(self.more.masks[chosen]).to(device)[:, None].float()
+        return {"unlabelled": images, "pseudo_masks": drawn.masks(masks)}
 
-    def _batch(self, chosen: np.ndarray, synthetic: np.ndarray | None, position: tuple[int, int]) -> Batch:
-        """Images, counterparts and masks under one geometric transform."""
-        settings, device = self.config.train, self.runtime.device
-        rng = torch_rng("augment", self.config.seed, self.seed, *position)
-        drawn = draw_augmentation(
-            len(chosen),
+    def _augmentation(self, count: int, rng: torch.Generator) -> Augmentation:
+        settings = self.config.train
+        return draw_augmentation(
+            count,
             rng,
             rotate=settings.rotate,
             scale=settings.scale,
@@ -211,6 +232,17 @@ class Trainer:
             crop=settings.crop,
             blur=settings.blur,
         )
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """The numbers of the samples that an epoch takes, `steps_per_epoch` whole batches of them."""
+        order = numpy_rng("order", self.config.seed, self.seed, epoch).permutation(len(self.train.ids))
+        return np.resize(order, self.steps_per_epoch * self.config.train.batch_size)
+
+    def _batch(self, chosen: np.ndarray, synthetic: np.ndarray | None, position: tuple[int, int]) -> Batch:
+        """Images, counterparts and masks under one geometric transform."""
+        device = self.runtime.device
+        rng = torch_rng("augment", self.config.seed, self.seed, *position)
+        drawn = self._augmentation(len(chosen), rng)
 
         def appearance(pixels: np.ndarray) -> Tensor:
             return normalise(drawn.images(as_images(pixels, device)))
@@ -225,6 +257,7 @@ class Trainer:
                 images=lambda: normalise(as_images(self.train.images[chosen], device)),
                 warp=drawn.masks,
             ),
+            **self._unlabelled_batch(position),
         )
 
     @torch.no_grad()
@@ -234,21 +267,21 @@ class Trainer:
         A single validation on few images fluctuates by chance: weights are judged by the mean of this
         validation and, with falling weight, those before it.
         """
-        self.network.eval()
+        network = self.strategy.result(self.network).eval()
         accumulator = RegionAccumulator()
         for start in range(0, len(self.validation.ids), self.config.train.batch_size):
             part = slice(start, start + self.config.train.batch_size)
             images = as_images(self.validation.images[part], self.runtime.device)
             masks = torch.from_numpy(self.validation.masks[part])[:, None].to(self.runtime.device)
             with self.runtime.autocast():
-                logits = self.network(normalise(images))
+                logits = network(normalise(images))
             accumulator.update(logits > 0, masks.bool())
         scores = accumulator.compute()
         earlier = [row["validation"]["dsc"] for row in self.log.rows() if "validation" in row]
         smooth = recent_mean([*earlier, scores["dsc"]], self.config.train.validation_momentum)
         if smooth > self.best_dsc:
             self.best_dsc, self.best_epoch = smooth, epoch
-            self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+            self.best = {name: value.detach().clone() for name, value in network.state_dict().items()}
         return scores
 
     # --- checkpoints -------------------------------------------------------------------------------------

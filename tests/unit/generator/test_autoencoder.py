@@ -6,8 +6,9 @@ from diffusers import AutoencoderKL
 from tools.pretrain.blueprints import build_autoencoder
 from tools.pretrain.corpus import phantom_corpus
 
-from mcpmix.core import checkpoint as resumable
+from mcpmix.core import training as resumable
 from mcpmix.core.errors import ModelError
+from mcpmix.generator import autoencoder as training
 from mcpmix.generator.autoencoder import (
     PatchCritic,
     critic_loss,
@@ -17,7 +18,6 @@ from mcpmix.generator.autoencoder import (
     train_autoencoder,
 )
 from mcpmix.networks.diffusion import encode_images, load_autoencoder
-from tools.pretrain import autoencoder as training
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,11 @@ def test_no_steps_keep_the_start(images, tmp_path):
 
 def test_an_autoencoder_of_another_kind_is_kept_not_trained(images, tmp_path):
     other = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4)
-    with pytest.raises(ModelError, match=r"AutoencoderKL is not trained here.*--autoencoder-steps 0"):
+    with pytest.raises(ModelError, match=r"AutoencoderKL is not trained here.*no steps for autoencoder"):
         train_autoencoder(images, other, tmp_path, steps=1)
-    with pytest.raises(ModelError, match=r"AutoencoderKL is not trained here.*--decoder-steps 0"):
+    with pytest.raises(
+        ModelError, match=r"AutoencoderKL is not trained here.*no steps for autoencoder and decoder"
+    ):
         sharpen_decoder(images, other, tmp_path, steps=1)
 
 

@@ -1,45 +1,99 @@
-"""The base: saved whole, from scratch or from a pipeline; views of few images."""
+"""Training of a base: from scratch, from a pipeline, by LoRA, after a stop; latents and views."""
 
+import numpy as np
 import pytest
 import torch
-from tools.pretrain.blueprints import build_autoencoder
-from tools.pretrain.build import untrained_base
-from tools.pretrain.corpus import phantom_corpus
 
-from mcpmix.generator.base import train_base, view, view_count
-from mcpmix.networks.diffusion import embed_prompts, load_base
+from mcpmix.core.device import setup
+from mcpmix.generator.base import BaseSettings, latent_cache, train_base, view, view_count
+from mcpmix.networks.diffusion import load_base, save_base
 
 TEXTS = [["pale mucosa"] * 4, ["A polyp."] * 4]
+RUNTIME = setup("cpu", "float32", 1, deterministic=True)
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return phantom_corpus(tmp_path_factory.mktemp("corpus"), 4, 64).images
+@pytest.fixture
+def start(random_models):
+    return load_base(random_models / "pipeline")
 
 
-@pytest.fixture(scope="module")
-def built(images, tmp_path_factory):
-    """A base from scratch after one step."""
-    folder = tmp_path_factory.mktemp("build")
-    start = untrained_base(build_autoencoder(), TEXTS, 64, folder)
-    train_base(images, TEXTS, start, folder, steps=1, learning_rate=1e-3, batch_size=2)
-    return folder
+@pytest.fixture
+def latents(start):
+    channels = start.unet.config.in_channels
+    return np.random.default_rng(0).standard_normal((2, 4, channels, 8, 8)).astype(np.float16)
 
 
-def test_pipeline_is_saved_whole(built):
-    assert embed_prompts(load_base(built / "pipeline"), ["pale mucosa"]).shape == (1, 48, 96)
+def trained(start, latents, checkpoint, *, steps=4, rank=0, rate=1e-3, **options):
+    settings = BaseSettings(steps=steps, learning_rate=rate, batch_size=2, lora_rank=rank, save_every=2)
+    return train_base(latents, TEXTS, start, settings, checkpoint, RUNTIME, **options)
 
 
-def test_a_base_can_start_from_a_pipeline_and_forgets_its_folder(built, images, tmp_path):
-    start = load_base(built / "pipeline")
-    train_base(images, TEXTS, start, tmp_path, steps=1, batch_size=2, learning_rate=1e-9)
-    result = load_base(tmp_path / "pipeline")
-    assert result.vae.config.scaling_factor == start.vae.config.scaling_factor
-    for name, value in start.unet.state_dict().items():  # a rate of nothing leaves the start as it was
-        torch.testing.assert_close(result.unet.state_dict()[name], value, atol=1e-3, rtol=1e-2)
-    for path in (tmp_path / "pipeline").rglob("*.json"):
-        assert str(built) not in path.read_text(), path
-        assert str(tmp_path) not in path.read_text(), path
+def weights(base):
+    return {**base.unet.state_dict(), **base.text_encoder.state_dict()}
+
+
+def test_the_start_stays_as_it_is_and_its_copy_learns(start, latents, tmp_path):
+    before = {name: value.clone() for name, value in weights(start).items()}
+    result = trained(start, latents, tmp_path / "base.checkpoint")
+    assert all(torch.equal(value, before[name]) for name, value in weights(start).items())
+    assert any(not torch.equal(value, before[name]) for name, value in weights(result).items())
+    save_base(result, tmp_path / "pipeline")
+    again = load_base(tmp_path / "pipeline")
+    for name, value in weights(result).items():  # saved as float16
+        torch.testing.assert_close(weights(again)[name], value.float(), atol=1e-3, rtol=1e-2)
+
+
+def test_lora_moves_attention_only_and_leaves_a_plain_unet(start, latents, tmp_path):
+    pytest.importorskip("peft")
+    before = weights(start)
+    result = trained(start, latents, tmp_path / "base.checkpoint", rank=2, rate=0.1)
+    after = weights(result)
+    assert after.keys() == before.keys()
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".to_" in name and "attn" in name for name in moved)
+
+
+def test_a_stopped_training_ends_in_the_same_bits(start, latents, tmp_path):
+    whole = trained(start, latents, tmp_path / "whole.checkpoint")
+
+    def stop(step, _):
+        if step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(start, latents, tmp_path / "base.checkpoint", look=stop)
+    resumed = trained(start, latents, tmp_path / "base.checkpoint")
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(resumed)[name], value), name
+
+
+def test_images_are_drawn_by_their_chances(start, latents, tmp_path):
+    other = latents.copy()
+    other[:, :3] = 0  # never drawn
+    chances = np.array([0.0, 0.0, 0.0, 1.0])
+    one = trained(start, latents, tmp_path / "one.checkpoint", chances=chances)
+    two = trained(start, other, tmp_path / "two.checkpoint", chances=chances)
+    for name, value in weights(one).items():
+        assert torch.equal(weights(two)[name], value), name
+
+
+def test_latents_are_those_of_the_encoder_and_a_killed_call_goes_on(start, tmp_path, monkeypatch):
+    images = np.random.default_rng(1).integers(0, 255, (40, 64, 64, 3), dtype=np.uint8)
+    monkeypatch.setattr("mcpmix.generator.base.view_count", lambda _: 2)
+    whole = np.array(latent_cache(start.vae, images, tmp_path, RUNTIME))
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
+    scale = start.vae.config.scaling_factor
+    with torch.no_grad():
+        for shown, found in zip((pixels, pixels.flip(-1)), whole, strict=True):
+            wanted = start.vae.encode(shown).latents * scale
+            torch.testing.assert_close(torch.from_numpy(found).float(), wanted, atol=2e-3, rtol=2e-3)
+    (stored,) = tmp_path.glob("latents-*.npy")
+    row = 2 * whole[:, 0].size
+    cut = np.ascontiguousarray(whole.swapaxes(0, 1)).tobytes()[: 20 * row + 7]  # a kill cut image 20
+    stored.with_suffix(".raw").write_bytes(cut)
+    stored.unlink()
+    assert np.array_equal(latent_cache(start.vae, images, tmp_path, RUNTIME), whole)
 
 
 def test_views_are_the_image_its_mirror_image_and_crops():

@@ -57,7 +57,7 @@ def run(tmp_path, random_models):
         }
         config = resolve_config(tree, overrides)
         index = dataset.run(config, tmp_path / "run" / "dataset")
-        return depth.run(config, index, tmp_path / "run" / "depth", RUNTIME)
+        return depth.run(config, index, None, tmp_path / "run" / "depth", RUNTIME)
 
     return go
 

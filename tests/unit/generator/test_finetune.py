@@ -55,7 +55,7 @@ def test_a_missing_second_process_is_refused_before_any_work(make_config, tmp_pa
     stages = [Artifact(tmp_path, {"digest": name}) for name in ("dataset", "depth")]
     runtime = Runtime(CPU, torch.float32, "test")
     with pytest.raises(ConfigError, match=r"processes is 2, but 1 process was started"):
-        finetune.run(config, *stages, None, tmp_path / "generator", runtime)
+        finetune.run(config, *stages, None, None, tmp_path / "generator", runtime)
     assert not (tmp_path / "generator.partial").exists()
 
 

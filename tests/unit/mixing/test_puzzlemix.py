@@ -32,7 +32,7 @@ def energy_of(energy, labels):
 
 def attached(gradient=lambda images, targets: images, **settings):
     strategy = PuzzleMix(**settings)
-    strategy.attach(gradient)
+    strategy.attach(gradient, torch.nn.Identity())
     return strategy
 
 

@@ -51,7 +51,7 @@ def loop(strategy, batch, rng):
         loss = F.binary_cross_entropy_with_logits(network(probe), targets)
         return torch.autograd.grad(loss, probe)[0]
 
-    strategy.attach(gradient)
+    strategy.attach(gradient, torch.nn.Identity())
     strategy.prepare([batch])
     totals = []
     for epoch in (1, 2, 3):
@@ -84,7 +84,7 @@ def test_every_strategy_runs_in_a_loop_that_does_not_know_it(name):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_draws_come_from_the_given_stream_only(name):
     strategy, batch = build_strategy(name, **settings_for(name)), learnable_batch(synthetic=True)
-    strategy.attach(lambda images, targets: images)
+    strategy.attach(lambda images, targets: images, torch.nn.Identity())
     strategy.set_epoch(1)
 
     def images(stream):

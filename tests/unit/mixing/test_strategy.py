@@ -68,7 +68,7 @@ def test_no_consistency_term_by_default():
 
 
 def test_strategies_may_ignore_the_network_and_batches_may_lack_originals():
-    assert FullSup().attach(lambda images, targets: images) is None
+    assert FullSup().attach(lambda images, targets: images, torch.nn.Identity()) is None
     assert Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4), None, ("a",)).originals is None
 
 
