@@ -13,7 +13,8 @@ from mcpmix.data.dataset import PRETRAINING_SEED
 from mcpmix.generator.counterparts import condition
 from mcpmix.networks.controlnet import load_control
 from mcpmix.networks.diffusion import load_base
-from tools.pretrain import control, fitting
+from mcpmix.core import training
+from tools.pretrain import control
 
 FRAMES = 6
 TEXTS = [["A polyp."] * FRAMES]
@@ -63,10 +64,10 @@ def test_a_stopped_training_goes_on_to_the_same_weights(corpus, base, tmp_path, 
 
         resumable.run_steps(failing, **settings | {"save_every": 1})
 
-    monkeypatch.setattr(fitting, "run_steps", stop)
+    monkeypatch.setattr(training, "run_steps", stop)
     with pytest.raises(KeyboardInterrupt):
         train(corpus, base, tmp_path / "stopped", 3)
-    monkeypatch.setattr(fitting, "run_steps", resumable.run_steps)
+    monkeypatch.setattr(training, "run_steps", resumable.run_steps)
     resumed = train(corpus, base, tmp_path / "stopped", 3)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
