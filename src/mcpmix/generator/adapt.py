@@ -24,7 +24,7 @@ from mcpmix.core.seeds import seed_everything, seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.data.leakage import images_of, read_seen, write_seen
 from mcpmix.data.unlabelled import TRAINING_PART, Unlabelled
 from mcpmix.generator.autoencoder import (
@@ -74,7 +74,7 @@ def key(config: Config, dataset: Artifact, unlabelled: Artifact | None) -> Stage
         settings["autoencoder"] = folder_digest(resolve(config.adapt.autoencoder, "pipeline"))
     if config.adapt.looks:
         settings["features"] = features_digest(config.rla.features)
-    inputs = {"dataset": dataset.digest}
+    inputs = {"dataset": training_digest(dataset)}
     if unlabelled is not None:
         inputs["unlabelled"] = unlabelled.digest
     return StageKey("adapt", settings, inputs, config.seed)

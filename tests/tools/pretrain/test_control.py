@@ -7,13 +7,13 @@ from tools.pretrain.control import Examples, raised_region, raised_regions, trai
 from tools.pretrain.corpus import phantom_corpus
 
 from mcpmix import phantom
+from mcpmix.core import training
 from mcpmix.core import training as resumable
 from mcpmix.core.errors import DataError
 from mcpmix.data.dataset import PRETRAINING_SEED
 from mcpmix.generator.counterparts import condition
 from mcpmix.networks.controlnet import load_control
 from mcpmix.networks.diffusion import load_base
-from mcpmix.core import training
 from tools.pretrain import control
 
 FRAMES = 6
