@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from _kid import kid
 from tools.pretrain.build import OwnImages, Training, build_weights
 
 from _bank import images_of, reasons_text, tries
@@ -33,6 +32,7 @@ from mcpmix.core.stage_folder import read_artifact, write_json, write_text
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator.bank import read_rows
+from mcpmix.metrics.kid import kid
 from mcpmix.networks.features import load_features
 from mcpmix.run import Run, run
 

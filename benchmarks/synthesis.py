@@ -30,7 +30,6 @@ from typing import Any
 import diffusers
 import numpy as np
 import torch
-from _kid import kid
 
 from _bank import images_of, reasons_text, tries
 from _markers import fill
@@ -48,6 +47,7 @@ from mcpmix.generator.counterparts import CounterpartMaker, build_maker, swapped
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import dice_of, load_judge
 from mcpmix.generator.workers import Request, make_filled
+from mcpmix.metrics.kid import kid
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
 from mcpmix.run import run

@@ -98,7 +98,7 @@ def train_base(
         text_encoder.requires_grad_(False)
         add_lora(unet, settings.lora_rank)
     base = replace(start, unet=unet, text_encoder=text_encoder)
-    model = TextAndDenoiser(base).to(runtime.device).to(memory_format=torch.channels_last)
+    model = TextAndDenoiser(base).to(runtime.device)
     # Only what learns is averaged and saved: with LoRA that is a hundredth of the weights.
     named = {name.replace(".", "/"): p for name, p in model.named_parameters() if p.requires_grad}
     learning = nn.ParameterDict(named)

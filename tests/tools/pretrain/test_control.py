@@ -8,7 +8,6 @@ from tools.pretrain.corpus import phantom_corpus
 
 from mcpmix import phantom
 from mcpmix.core import training
-from mcpmix.core import training as resumable
 from mcpmix.core.errors import DataError
 from mcpmix.data.dataset import PRETRAINING_SEED
 from mcpmix.generator.counterparts import condition
@@ -54,7 +53,7 @@ def test_the_base_stays_and_the_result_takes_mask_and_depth(corpus, base, tmp_pa
 
 @pytest.mark.usefixtures("all_are_clear")
 def test_a_stopped_training_goes_on_to_the_same_weights(corpus, base, tmp_path, monkeypatch):
-    whole = train(corpus, base, tmp_path / "whole", 3)
+    whole, run_steps = train(corpus, base, tmp_path / "whole", 3), training.run_steps
 
     def stop(step, **settings):
         def failing(index):
@@ -62,12 +61,12 @@ def test_a_stopped_training_goes_on_to_the_same_weights(corpus, base, tmp_path, 
                 raise KeyboardInterrupt
             return step(index)
 
-        resumable.run_steps(failing, **settings | {"save_every": 1})
+        run_steps(failing, **settings | {"save_every": 1})
 
     monkeypatch.setattr(training, "run_steps", stop)
     with pytest.raises(KeyboardInterrupt):
         train(corpus, base, tmp_path / "stopped", 3)
-    monkeypatch.setattr(training, "run_steps", resumable.run_steps)
+    monkeypatch.setattr(training, "run_steps", run_steps)
     resumed = train(corpus, base, tmp_path / "stopped", 3)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name

@@ -14,12 +14,11 @@ from tools.pretrain.perception import (
     word_labels,
 )
 
-from mcpmix.core import training as resumable
+from mcpmix.core import training
 from mcpmix.core.errors import ConfigError
 from mcpmix.networks.depth import DepthNetwork
 from mcpmix.networks.features import load_small_features
 from mcpmix.networks.segmenter import build_segmenter
-from tools.pretrain import fitting
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +31,13 @@ def test_a_stopped_training_resumes_to_the_same_weights(corpus, tmp_path, monkey
         (tmp_path / name).mkdir()
     train_features(corpus.images, corpus.words, tmp_path / "whole", steps=3, batch_size=4)
 
-    saved = []
+    saved, run_steps = [], training.run_steps
 
     def stop(*arguments, **settings):
         settings |= {"save_every": 1, "after_save": lambda done: saved.append(done) or _raise_at(done, 2)}
-        resumable.run_steps(*arguments, **settings)
+        run_steps(*arguments, **settings)
 
-    monkeypatch.setattr(fitting, "run_steps", stop)
+    monkeypatch.setattr(training, "run_steps", stop)
     with pytest.raises(KeyboardInterrupt):
         train_features(corpus.images, corpus.words, tmp_path / "stopped", steps=3, batch_size=4)
     assert saved == [1, 2]

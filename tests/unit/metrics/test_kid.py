@@ -1,10 +1,10 @@
-"""The kernel distance of `benchmarks/_kid.py`, against its definition."""
+"""The kernel distance, against its definition."""
 
 import numpy as np
 import pytest
-from benchmarks._kid import kid
 
 from mcpmix.core.errors import DataError
+from mcpmix.metrics.kid import kid
 
 
 def slow_kid(x, y):
