@@ -285,6 +285,8 @@ class JudgeConfig(Section):
     """Its size or encoder."""
     weights: str | None = None
     """What it starts from, as segmenter.weights; none: from scratch."""
+    options: dict[str, Any] = Field(default={})
+    """Further arguments, as segmenter.options."""
     steps: PositiveInt = 250
     """Optimiser steps of each fold's network."""
     batch_size: PositiveInt = 8
@@ -372,6 +374,8 @@ class SegmenterConfig(Section):
     """segformer: nano (for CPUs), b0 ... b5; unet, deeplabv3plus: encoder, as resnet18; segnet: vgg16."""
     weights: str | None = None
     """Hub id or local folder (segformer), or file of encoder or network weights; none: from scratch."""
+    options: dict[str, Any] = Field(default={})
+    """Further arguments of unet and deeplabv3plus, as `{decoder_channels: [64, 48, 32, 24, 16]}`."""
 
 
 class RLAConfig(Section):

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from PIL import Image
 from pydantic import BaseModel
 
 from mcpmix import phantom
-from mcpmix.config import Config
+from mcpmix.config import PSEUDO, Config
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.pixels import outline, write_png
@@ -26,7 +26,7 @@ from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import FOLDER, load_collection, world_seed, write_phantom_set
 from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection, write_csv
 from mcpmix.data.splits import PARTS
-from mcpmix.networks.weight_files import is_present, licence_of
+from mcpmix.networks.weight_files import EMBEDDED, is_present, licence_of
 
 _MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
 _SHEET_GAP, _SHEET_CONTOUR = 2, (90, 255, 120)  # pixels between frames, and a colour unlike any mucosa
@@ -39,11 +39,12 @@ _TELLING_FILES = {
 # What people change first. All other settings stay as the preset has them.
 _MAIN_SETTINGS: dict[str, tuple[str, ...]] = {
     "": ("name", "seed", "output"),
-    "data.": ("source", "root", "images", "masks", "groups", "size"),
+    "data.": ("source", "root", "images", "masks", "groups", "unlabelled", "size"),
     "data.split.": ("file", "method", "validation", "test"),
     "depth.": ("model",),
     "generator.": ("base",),
     "generator.prompt.": ("template", "position", "target"),
+    "adapt.": ("steps", "looks", "autoencoder_steps", "decoder_steps"),
     "finetune.": ("start", "steps", "batch_size"),
     "synthesis.": ("replicas", "steps", "source"),
     "segmenter.": ("name", "variant", "weights"),
@@ -51,6 +52,9 @@ _MAIN_SETTINGS: dict[str, tuple[str, ...]] = {
     "rla.": ("controller", "features"),
     "runtime.": ("device", "precision", "jobs"),
 }
+
+_ADAPT = {"steps": 4000, "looks": 16}  # where there are unlabelled images
+_ADAPT_EMBEDDED = {"autoencoder_steps": 1500, "decoder_steps": 700}
 
 
 # --- own images --------------------------------------------------------------------------------------------
@@ -62,6 +66,7 @@ def write_starter_config(
     images: Path | None,
     masks: Path | None,
     groups: Path | None,
+    unlabelled: Sequence[Path],
     source: str | None,
     root: Path | None,
     preset: str | None,
@@ -72,6 +77,7 @@ def write_starter_config(
 
     Args:
         images: folder of images, for the source `folder`, as are `masks` and `groups`, a CSV of id and group.
+        unlabelled: folders or archives of images without masks, which the generator learns from.
         source: a layout or a name of the catalogue; by default recognised from `root`.
         root: where the data is, for the other sources. If a split comes with it, it is used.
         preset: where the settings come from, `small` by default; a data set of the catalogue adds its own,
@@ -100,6 +106,11 @@ def write_starter_config(
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).lstrip("._-") or "run",
         "data": {"source": source, **{name: _path_for(path, home) for name, path in places.items() if path}},
     }
+    if unlabelled:
+        tree["data"]["unlabelled"] = [_path_for(path, home) for path in unlabelled]
+        embedded = resolve_config(tree).generator.base == EMBEDDED  # it knows phantoms only
+        tree["adapt"] = _ADAPT | (_ADAPT_EMBEDDED if embedded else {})
+        tree["finetune"] = {"start": PSEUDO}
     resolve_config(tree)  # refuses an unknown preset before anything is read
     collection = load_collection(source, **places, progress=progress)
     if GIVEN in collection.splits:

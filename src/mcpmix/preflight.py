@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,19 +18,22 @@ import numpy.typing as npt
 import torch
 
 from mcpmix import phantom
-from mcpmix.config import Config
+from mcpmix.config import PSEUDO, Config
 from mcpmix.core.device import setup, worker_count
 from mcpmix.core.errors import ConfigError, DataError, McpmixError, ModelError, StorageError, bullet_list
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.training import require_optimiser
-from mcpmix.data.audit import Audit, Severity, inspect_all
+from mcpmix.data import unlabelled
+from mcpmix.data.audit import Audit, Facts, Severity, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
+from mcpmix.data.leakage import SeenImage
 from mcpmix.data.likeness import Phi
-from mcpmix.data.splits import ALL_PARTS, require_lesions
+from mcpmix.data.splits import ALL_PARTS, keep_labels, require_lesions
 from mcpmix.generator.bank import inspect_bank
 from mcpmix.networks.controlnet import require_fit
+from mcpmix.networks.diffusion import load_autoencoder, require_channels
 from mcpmix.networks.features import load_features
 from mcpmix.networks.memory import (
     build_meta,
@@ -42,7 +45,7 @@ from mcpmix.networks.memory import (
 )
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
-from mcpmix.segmenter.arms import check_arms, needs_generator, takes_edits
+from mcpmix.segmenter.arms import check_arms, needs_generator, needs_unlabelled, takes_edits
 
 _PIPELINE = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _LARGE = 200_000_000  # parameters; a larger UNet is not trained on a CPU
@@ -118,12 +121,16 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     arms, runtime = config.train.arms, config.runtime
     yield "trainings", lambda: _trainings(config)
     yield "segmenter", lambda: _segmenter(config)
+    if lacking := _lacks_unlabelled(config):
+        yield "unlabelled", partial(_refuse, lacking)
     if _makes_pairs(config):
         base, start, optimiser = config.generator.base, config.finetune.start, config.finetune.optimiser
         yield "depth", partial(_folder, "depth.model", config.depth.model, "depth", ("config.json",))
         yield "generator", partial(_folder, "generator.base", base, "pipeline", _PIPELINE)
-        if start is not None:
-            yield "control", lambda: _control(start, base)
+        if config.adapt.steps:
+            yield "adapt", lambda: _adapt(config)
+        if start not in (None, PSEUDO):
+            yield "control", lambda: _control(config)
         yield "optimiser", lambda: _optimiser(optimiser)
     editor = config.editor.model
     if editor is not None and any(takes_edits(config, arm) for arm in arms):
@@ -132,6 +139,23 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "features", lambda: _features(config.rla.features)
     options = (runtime.device, runtime.precision, runtime.threads, runtime.deterministic)
     yield "device", lambda: setup(*options).reason
+
+
+def _lacks_unlabelled(config: Config) -> str:
+    """Why the run needs unlabelled images that it does not have; empty if it does not."""
+    wishes = [f"train.arms: {arm}" for arm in config.train.arms if needs_unlabelled(arm)]
+    if config.finetune.start == PSEUDO and _makes_pairs(config):
+        wishes.append("finetune.start: pseudo")
+    if not wishes or unlabelled.is_asked_for(config):
+        return ""
+    return (
+        f"{' and '.join(wishes)} learn from unlabelled images, and there are none. Name folders of images "
+        "without masks in data.unlabelled, or change these settings."
+    )
+
+
+def _refuse(message: str) -> str:
+    raise ConfigError(message)
 
 
 def _makes_pairs(config: Config) -> bool:
@@ -164,6 +188,8 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
     _refuse_errors(result.audit)
     area_of = {item.sample.id: item.area for item in facts}
     split = make_split(collection, data.split, config.seed, lambda sample: area_of[sample.id])
+    if data.labelled is not None:
+        split = keep_labels(split, collection.samples, data.labelled, config.seed)
     require_lesions(area_of[name] > 0 for name in split.validation)
     part_of = {name: part for part, ids in split.parts().items() for name in ids}
     result.audit = Audit(facts, part_of)
@@ -171,7 +197,25 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
     parts = ", ".join(f"{len(ids)} for {part}" for part, ids in split.parts().items())
     groups = len({sample.group for sample in collection.samples if sample.id in part_of})
     warning = f"; this split leaks: {split.leaks}" if split.leaks else ""
-    return f"{len(part_of)} images of {groups} groups; {parts}{warning}"
+    more = _unlabelled(config, facts, part_of, progress) if unlabelled.is_asked_for(config) else ""
+    return f"{len(part_of)} images of {groups} groups; {parts}{warning}{more}"
+
+
+def _unlabelled(
+    config: Config, facts: Sequence[Facts], part_of: Mapping[str, str], progress: Progress
+) -> str:
+    """Examine the images without masks as their stage does."""
+    images = {item.sample.id: SeenImage(item.sample.id, item.digest, item.look) for item in facts}
+    labelled = {images[name].sha256: name for name, part in part_of.items() if part == "train"}
+    held = [(part, images[name]) for name, part in part_of.items() if part != "train"]
+    found = [
+        *unlabelled.find(config, progress),
+        *unlabelled.rest_of_training(config, set(labelled.values()), progress),
+    ]
+    kept, _, notes = unlabelled.examine(found, held, labelled, lambda _: None, progress)
+    places = Counter(item.place for item in kept)
+    counts = ", ".join(f"{count} in {place}" for place, count in places.items())
+    return "; ".join([f"; {len(kept)} without masks ({counts})", *notes])
 
 
 def embedded_phi() -> Phi | None:
@@ -213,12 +257,13 @@ def _trainings(config: Config) -> str:
 
 def _segmenter(config: Config) -> str:
     settings = config.segmenter
-    network = build_segmenter(settings.name, settings.variant)  # first: a wrong name matters more
+    # First without weights: a wrong name matters more.
+    network = build_segmenter(settings.name, settings.variant, options=settings.options)
     text = f"{settings.name} {settings.variant}, {parameter_count(network) / 1e6:.1f} million parameters"
     if settings.weights is None:
         return f"{text}, from scratch"
     with _named("segmenter.weights"):
-        build_segmenter(settings.name, settings.variant, settings.weights)
+        build_segmenter(settings.name, settings.variant, settings.weights, settings.options)
     return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
 
 
@@ -233,7 +278,28 @@ def _folder(setting: str, source: str, part: str, contents: tuple[str, ...]) -> 
     return f"{source}; licence: {licence_of(source)}"
 
 
-def _control(source: str, base: str) -> str:
+def _adapt(config: Config) -> str:
+    """The autoencoder and the way in which the base will learn."""
+    settings, text = config.adapt, f"{config.adapt.steps} steps"
+    if settings.autoencoder is not None:
+        with _named("adapt.autoencoder"):
+            vae = load_autoencoder(resolve(settings.autoencoder, "pipeline"))
+            if settings.unet is None:
+                wanted = build_meta(pipeline_configs(config.generator.base)).unet.config.in_channels
+                require_channels(vae, wanted, settings.autoencoder)
+        text += f"; autoencoder: {settings.autoencoder}; licence: {licence_of(settings.autoencoder)}"
+    if settings.unet is not None:
+        text += f"; a {settings.unet} denoiser from scratch"
+    return text
+
+
+def _control(config: Config) -> str:
+    source, base = str(config.finetune.start), config.generator.base
+    if config.adapt.steps and config.adapt.unet is not None:
+        raise ConfigError(
+            f"finetune.start: {source} is made for the denoiser of generator.base, and adapt.unet makes "
+            "another one. Set finetune.start to null or pseudo."
+        )
     with _named("finetune.start"):
         folder = resolve(source, "control")
         try:
@@ -276,7 +342,8 @@ def _memory(config: Config) -> Iterator[tuple[str, str]]:
         McpmixError: there is no such segmenter, or the generator is neither known nor on this machine.
     """
     size, finetune, synthesis, train = config.data.size, config.finetune, config.synthesis, config.train
-    segmenter = build_segmenter(config.segmenter.name, config.segmenter.variant)
+    wanted = config.segmenter
+    segmenter = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
     pipeline = build_meta(pipeline_configs(config.generator.base)) if _makes_pairs(config) else None
     precision: torch.dtype = getattr(torch, config.runtime.precision, torch.float32)
     if config.runtime.precision == "auto":
@@ -372,7 +439,9 @@ def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> f
     workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
     segmenter = control = 0.0
     with suppress(McpmixError):  # a network that is not there is a problem of its own
-        segmenter = _FLOAT * parameter_count(build_segmenter(config.segmenter.name, config.segmenter.variant))
+        wanted = config.segmenter
+        network = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
+        segmenter = _FLOAT * parameter_count(network)
     # A new checkpoint is complete before it replaces the last one: twice the size.
     total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter
     total += runs * test * pixels / 8

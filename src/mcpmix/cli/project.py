@@ -18,6 +18,10 @@ def init(
     groups: Annotated[
         Path | None, typer.Option(help="CSV with the columns id and group (patient, lesion, video).")
     ] = None,
+    unlabelled: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder or archive of images without masks; may be repeated."),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +57,7 @@ def init(
             images=images,
             masks=masks,
             groups=groups,
+            unlabelled=unlabelled or (),
             source=source,
             root=root,
             preset=preset,

@@ -5,7 +5,7 @@ one file. Whatever shows a validation or test image is refused, for a generator 
 it into training.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import listing, load_collection, make_split
-from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.leakage import SeenImage, read_seen, write_seen
+from mcpmix.data.index import DatasetIndex
+from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
 from mcpmix.data.likeness import look_of, matches
 from mcpmix.data.sample import pixel_digest, read_image, resize_image
 
@@ -86,10 +86,16 @@ def run(config: Config, dataset: Artifact, out: Path, progress: Progress = SILEN
         return finished
     index = DatasetIndex.read(dataset)
     with workspace(out, key(config, dataset)) as space:
-        found = [*find(config, progress), *rest_of_training(config, index, progress)]
+        labelled = {record.id for record in index.part("train")}
+        found = [*find(config, progress), *rest_of_training(config, labelled, progress)]
+        held = [record for record in index.records if record.split != "train"]
         with (space.folder / _PIXELS).open("wb") as file:
             kept, seen, notes = examine(
-                found, index, lambda image: file.write(resize_image(image, config.data.size).data), progress
+                found,
+                [(record.split, image) for record, image in zip(held, images_of(held), strict=True)],
+                {record.image_sha256: record.id for record in index.part("train")},
+                lambda image: file.write(resize_image(image, config.data.size).data),
+                progress,
             )
         for note in notes:
             progress.say(f"unlabelled: {note}")
@@ -126,21 +132,22 @@ def find(config: Config, progress: Progress = SILENT) -> list[Found]:
     return found
 
 
-def rest_of_training(config: Config, index: DatasetIndex, progress: Progress = SILENT) -> list[Found]:
-    """The training images that `data.labelled` leaves without a mask."""
+def rest_of_training(config: Config, labelled: Set[str], progress: Progress = SILENT) -> list[Found]:
+    """The training images that `data.labelled` leaves without a mask; those with one are given by id."""
     data = config.data
     if data.labelled is None or data.source == "phantom":
         return []
     places = data.model_dump(include={"root", "images", "masks", "groups"})
     collection = load_collection(data.source, **places, progress=progress)
     rest = set(make_split(collection, data.split, config.seed).train)
-    rest -= {record.id for record in index.part("train")}
+    rest -= labelled
     return [Found(item.id, item.image, TRAINING_PART) for item in collection.samples if item.id in rest]
 
 
 def examine(
     found: Sequence[Found],
-    index: DatasetIndex,
+    held: Sequence[tuple[str, SeenImage]],
+    labelled: Mapping[str, str],
     keep: Callable[[Pixels], object],
     progress: Progress = SILENT,
 ) -> tuple[list[Found], list[SeenImage], list[str]]:
@@ -150,6 +157,8 @@ def examine(
     shows a held-out one is left out, for nobody put it here on purpose.
 
     Args:
+        held: the part, as `test`, and the image of each held-out one.
+        labelled: ids of the labelled training images, by the digest of their pixels.
         keep: takes an (H, W, 3) image.
 
     Returns:
@@ -158,8 +167,7 @@ def examine(
     Raises:
         DataError: with every image that cannot be used.
     """
-    held = [record for record in index.records if record.split != "train"]
-    known = {record.image_sha256: record.id for record in index.part("train")}
+    known = dict(labelled)
     problems: list[str] = []
     copies: list[str] = []
     left_out: list[str] = []
@@ -196,20 +204,14 @@ def examine(
     return kept, seen, notes
 
 
-def shown_images(held: Sequence[Record], images: Sequence[SeenImage]) -> dict[str, str]:
+def shown_images(held: Sequence[tuple[str, SeenImage]], images: Sequence[SeenImage]) -> dict[str, str]:
     """Which of some images are held-out ones or near-duplicates of them, by id, in words."""
-    by_digest = {record.image_sha256: record for record in held}
-    shown = {
-        image.id: f"is the {by_digest[image.sha256].split} image {by_digest[image.sha256].id}"
-        for image in images
-        if image.sha256 in by_digest
-    }
-    for match in matches([image.look for image in images], [record.look for record in held]):
-        record = held[match.second]
-        shown.setdefault(
-            images[match.first].id,
-            f"is a near-duplicate of the {record.split} image {record.id} ({match.how})",
-        )
+    by_digest = {image.sha256: f"{part} image {image.id}" for part, image in held}
+    shown = {image.id: f"is the {by_digest[image.sha256]}" for image in images if image.sha256 in by_digest}
+    for match in matches([image.look for image in images], [image.look for _, image in held]):
+        part, image = held[match.second]
+        text = f"is a near-duplicate of the {part} image {image.id} ({match.how})"
+        shown.setdefault(images[match.first].id, text)
     return shown
 
 

@@ -43,6 +43,7 @@ from mcpmix.networks.diffusion import (
     load_autoencoder,
     load_base,
     new_unet,
+    require_channels,
     save_base,
 )
 from mcpmix.networks.features import features_digest, load_features
@@ -236,19 +237,14 @@ def require_same_latents(
     """
     if fresh:
         return
-    remedy = "Take one made for this base, or set adapt.unet to train a denoiser for it from scratch."
-    channels, wanted = vae.config.latent_channels, base.unet.config.in_channels
-    if channels != wanted:
-        raise ModelError(
-            f"adapt.autoencoder: {source} makes latents of {channels} channels; the denoiser of the base "
-            f"expects {wanted}. {remedy}"
-        )
+    require_channels(vae, base.unet.config.in_channels, source)
     spreads = [latent_spread(each, images) * each.config.scaling_factor for each in (vae, base.vae)]
     ratio = spreads[0] / spreads[1]
     if not _SCALES[0] <= ratio <= _SCALES[1]:
         raise ModelError(
             f"adapt.autoencoder: the latents of {source} spread {ratio:.2f} times as much as those of the "
-            f"base's autoencoder; expected {_SCALES[0]} to {_SCALES[1]}. {remedy}"
+            f"base's autoencoder; expected {_SCALES[0]} to {_SCALES[1]}. Take one made for this base, or set "
+            "adapt.unet to train a denoiser for it from scratch."
         )
 
 

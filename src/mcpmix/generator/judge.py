@@ -247,6 +247,8 @@ def train_judge(
     judge.real = {name: float(value) for name, value in zip(arrays.ids, dice, strict=True)}
     # Networks first, the facts last: a folder with facts is complete.
     description = {"name": settings.network, "variant": settings.variant, "size": arrays.images.shape[1]}
+    if settings.options:
+        description["options"] = settings.options
     for network, place in zip(judge.networks, places, strict=True):
         save_segmenter(network, place, description)
     facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
@@ -282,7 +284,8 @@ def _train_fold(
 ) -> nn.Module:
     """A network trained on N,3,S,S images in [0, 1] and N,1,S,S masks."""
     seed_everything("judge", seed)
-    network = build_segmenter(settings.network, settings.variant, settings.weights).to(device).train()
+    network = build_segmenter(settings.network, settings.variant, settings.weights, settings.options)
+    network = network.to(device).train()
     optimiser = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=_WEIGHT_DECAY)
     rates = one_cycle(optimiser, settings.steps + 1, _WARMUP)
     count = settings.batch_size

@@ -120,6 +120,17 @@ def load_autoencoder(folder: Path) -> Autoencoder:
     return vae.eval().requires_grad_(False)
 
 
+def require_channels(vae: Autoencoder, wanted: int, source: str) -> None:
+    """Refuse an autoencoder, named `source`, whose latents have other channels than a denoiser takes."""
+    channels = vae.config.latent_channels
+    if channels != wanted:
+        raise ModelError(
+            f"adapt.autoencoder: {source} makes latents of {channels} channels; the denoiser of the base "
+            f"expects {wanted}. Take one made for this base, or set adapt.unet to train a denoiser for it "
+            "from scratch."
+        )
+
+
 def shrinkage(vae: Autoencoder) -> int:
     """How many times smaller than an image its latents are, per side."""
     widths = vae.config.get("block_out_channels") or vae.config.get("encoder_block_out_channels")

@@ -29,7 +29,9 @@ _CONFIG = "config.json"
 _TIMM = "tu-"  # smp's prefix of encoders from timm
 
 
-def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.Module:
+def build_segmenter(
+    name: str, variant: str, weights: str | None = None, options: Mapping[str, Any] | None = None
+) -> nn.Module:
     """A network from B,3,H,W images (ImageNet-normalised) of any size to B,1,H,W logits.
 
     Args:
@@ -39,6 +41,7 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
         weights: pretrained weights; None: from scratch. "embedded" (nano), a folder or a hub id on this
             machine for segformer; a file or folder for the encoder of unet and deeplabv3plus; a file for
             the others.
+        options: further arguments of a network of smp, such as `decoder_channels` of unet.
 
     Raises:
         ConfigError: the name or variant is unknown; the message lists what there is.
@@ -49,13 +52,20 @@ def build_segmenter(name: str, variant: str, weights: str | None = None) -> nn.M
             f"segmenter.weights: embedded ones exist for segformer nano only, not for {name} {variant}. Set "
             "segmenter.weights=null to train from scratch, or name weights of this network."
         )
+    if options and not (name in _WITH_OPTIONS or ":" in name):
+        raise ConfigError(
+            f"segmenter.options: {name} takes none, got {', '.join(options)}. They are for "
+            f"{', '.join(_WITH_OPTIONS)} and classes of segmentation_models_pytorch: leave them out."
+        )
     if ":" in name:
-        return _build_own(name, variant, weights)
+        return _build_own(name, variant, weights, options or {})
     if name not in SEGMENTERS:
         raise ConfigError(
             f"segmenter.name: there is no {name!r} (your own network is 'package.module:ClassName'); "
             f"{did_you_mean(name, SEGMENTERS)}"
         )
+    if options:
+        return SEGMENTERS[name](variant, weights, options=options)
     return SEGMENTERS[name](variant, weights)
 
 
@@ -75,7 +85,12 @@ def _segnet(variant: str, weights: str | None) -> nn.Module:
     return AnySize(network, 2 ** len(SEGNETS[variant]))
 
 
-def _of_smp(architecture: str | Callable[..., nn.Module], variant: str, weights: str | None) -> nn.Module:
+def _of_smp(
+    architecture: str | Callable[..., nn.Module],
+    variant: str,
+    weights: str | None,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
     """A class of segmentation-models-pytorch, or the one of this name, with one output channel.
 
     The variant is its encoder: a name of smp, or "tu-" and a name of timm. `weights` must have every tensor
@@ -96,10 +111,17 @@ def _of_smp(architecture: str | Callable[..., nn.Module], variant: str, weights:
             f"segmenter.variant: there is no encoder {variant!r} (those of timm.list_models() take 'tu-', as "
             f"tu-tf_efficientnet_lite0); {did_you_mean(variant, names)}"
         )
+    fixed = {"encoder_name": variant, "encoder_weights": None, "in_channels": 3, "classes": 1}
+    known_options = [key for key in inspect.signature(build).parameters if key not in fixed]
+    if unknown := [key for key in options or {} if key not in known_options]:
+        raise ConfigError(
+            f"segmenter.options: there is no {unknown[0]!r}; {did_you_mean(unknown[0], known_options)}"
+        )
     try:
-        network: nn.Module = build(encoder_name=variant, encoder_weights=None, in_channels=3, classes=1)
-    except (ValueError, RuntimeError, NotImplementedError) as error:
-        raise ConfigError(f"segmenter.variant: {variant!r} does not work here: {error}") from error
+        network: nn.Module = build(**fixed, **(options or {}))
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        given = f" with {dict(options)}" if options else ""
+        raise ConfigError(f"segmenter.variant: {variant!r} does not work here{given}: {error}") from error
     scale, shift = torch.ones(3), torch.zeros(3)
     if weights is not None:
         # The names in the file may have "encoder." and timm's "model." in front.
@@ -126,7 +148,8 @@ def _bare(name: str) -> str:
     return name.removeprefix("encoder.").removeprefix("model.")
 
 
-SEGMENTERS: dict[str, Callable[[str, str | None], nn.Module]] = {
+_WITH_OPTIONS = ("unet", "deeplabv3plus")
+SEGMENTERS: dict[str, Callable[..., nn.Module]] = {
     "segformer": _segformer,
     "unet": partial(_of_smp, "Unet"),
     "deeplabv3plus": partial(_of_smp, "DeepLabV3Plus"),
@@ -135,7 +158,7 @@ SEGMENTERS: dict[str, Callable[[str, str | None], nn.Module]] = {
 """What builds a network from a variant and a source of weights, by name."""
 
 
-def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
+def _build_own(path: str, variant: str, weights: str | None, options: Mapping[str, Any]) -> nn.Module:
     """The network of an import path.
 
     The class is called as `Class(variant=variant)` if it has a parameter of that name, else without
@@ -156,7 +179,9 @@ def _build_own(path: str, variant: str, weights: str | None) -> nn.Module:
     if not callable(made):
         raise ConfigError(f"segmenter.name: {path} is {type(made).__name__}; expected a class of nn.Module.")
     if isinstance(made, type) and issubclass(made, smp.base.SegmentationModel):
-        return _of_smp(made, variant, weights)
+        return _of_smp(made, variant, weights, options)
+    if options:
+        raise ConfigError(f"segmenter.options: {path} is not of smp and takes none; leave them out.")
     arguments = {"variant": variant} if "variant" in inspect.signature(made).parameters else {}
     try:
         inspect.signature(made).bind(**arguments)
@@ -347,7 +372,7 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
             f"{path} ({path.stat().st_size} bytes) is damaged or cut off: {error}. Copy it again and compare "
             "the sizes."
         ) from error
-    network = build_segmenter(name, variant)
+    network = build_segmenter(name, variant, options=description.get("options"))
     load_matching(network, state, f"{path} is not of a {name} {variant}, which {_CONFIG} next to it names:")
     return network.eval(), description
 

@@ -72,6 +72,7 @@ def run(
         description = {
             "name": config.segmenter.name,
             "variant": config.segmenter.variant,
+            **({"options": config.segmenter.options} if config.segmenter.options else {}),
             "size": config.data.size,
             "arm": arm,
             "seed": seed,

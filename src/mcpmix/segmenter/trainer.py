@@ -74,7 +74,8 @@ class Trainer:
         steps = self.epochs * self.steps_per_epoch
 
         seed_everything(config.seed, "train", seed)
-        network = build_segmenter(config.segmenter.name, config.segmenter.variant, config.segmenter.weights)
+        wanted = config.segmenter
+        network = build_segmenter(wanted.name, wanted.variant, wanted.weights, wanted.options)
         # Convolutions are faster with channels last, on a CPU as on a GPU.
         self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
         self.strategy = arm_strategy(config, arm).to(runtime.device)
