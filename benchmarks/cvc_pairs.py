@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tools.pretrain.build import OwnImages, Training, build_weights
 
 from _bank import images_of, reasons_text, tries
 from _lite0 import prepared_weights
@@ -27,7 +26,6 @@ from _markers import fill
 from mcpmix.cli.screen import shown_progress
 from mcpmix.config import Config
 from mcpmix.config_file import resolve_config, to_yaml
-from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import read_artifact, write_json, write_text
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
@@ -71,7 +69,7 @@ class Clock:
 
 
 def make_config(options: argparse.Namespace) -> Config:
-    """The run; its base is the one that is trained first."""
+    """The run; its base learns from the training sequences first."""
     encoder = str(prepared_weights(options.weights, options.work.resolve() / "encoder.safetensors"))
     return resolve_config(
         {
@@ -83,7 +81,13 @@ def make_config(options: argparse.Namespace) -> Config:
                 "root": str(options.root.resolve()),
                 "split": {"validation": options.validation, "test": options.test},
             },
-            "generator": {"base": str(options.work.resolve() / "base" / "pipeline")},
+            "adapt": {
+                "steps": options.base_steps,
+                "autoencoder_steps": options.autoencoder_steps,
+                "decoder_steps": options.decoder_steps,
+                "learning_rate": 7e-4,
+                "batch_size": 16,
+            },
             "finetune": {"steps": options.control_steps, "colour": 0.2, "mask_dropout": 0.1},
             "synthesis": {
                 "appearance": [],
@@ -95,19 +99,6 @@ def make_config(options: argparse.Namespace) -> Config:
         },
         options.settings,
         source="benchmarks/cvc_pairs.py",
-    )
-
-
-def train_base(config: Config, options: argparse.Namespace, progress: Progress) -> None:
-    """Autoencoder and base on the training sequences, from the embedded ones."""
-    training = Training(
-        steps=options.base_steps,
-        autoencoder_steps=options.autoencoder_steps,
-        decoder_steps=options.decoder_steps,
-        start="embedded",
-    )
-    build_weights(
-        "base", options.work / "base", own=OwnImages(split_of=config), training=training, progress=progress
     )
 
 
@@ -194,11 +185,10 @@ def main() -> None:
     write_text(options.work / "config.yaml", to_yaml(config))
     clock = Clock(options.work / "seconds.json")
     with shown_progress() as progress:
-        train_base(config, options, progress)
         made = run(config, progress, until="pairs")
         found = figures(config, made)
     result = {"figures": found, "minutes": clock.seconds / 60, "config": config.model_dump(mode="json")}
-    del result["config"]["output"], result["config"]["data"]["root"], result["config"]["generator"]["base"]
+    del result["config"]["output"], result["config"]["data"]["root"]
     del result["config"]["synthesis"]["admission"]["judge"]["weights"]
     write_json(options.result, result)
     if options.result == RESULT:
