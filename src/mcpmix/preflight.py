@@ -303,8 +303,8 @@ def _control(config: Config) -> str:
     with _named("finetune.start"):
         folder = resolve(source, "control")
         try:
-            config = resolve(base, "pipeline") / "unet" / "config.json"
-            unet = json.loads(config.read_text(encoding="utf-8"))
+            path = resolve(base, "pipeline") / "unet" / "config.json"
+            unet = json.loads(path.read_text(encoding="utf-8"))
         except (ModelError, OSError, ValueError):
             return f"{source}; whether it fits is not known without its base"  # a problem of its own
         require_fit(folder, unet)

@@ -120,8 +120,8 @@ def _of_smp(
     try:
         network: nn.Module = build(**fixed, **(options or {}))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-        given = f" with {dict(options)}" if options else ""
-        raise ConfigError(f"segmenter.variant: {variant!r} does not work here{given}: {error}") from error
+        added = f" with {dict(options)}" if options else ""
+        raise ConfigError(f"segmenter.variant: {variant!r} does not work here{added}: {error}") from error
     scale, shift = torch.ones(3), torch.zeros(3)
     if weights is not None:
         # The names in the file may have "encoder." and timm's "model." in front.
