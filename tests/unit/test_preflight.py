@@ -121,7 +121,7 @@ def test_memory_of_a_network_that_needs_numbers_is_unknown(tmp_path, monkeypatch
         def forward(self, images):
             return super().forward(images) * float(images.mean())
 
-    monkeypatch.setattr("mcpmix.preflight.build_segmenter", lambda *_: Peeking(3, 1, 1))
+    monkeypatch.setattr("mcpmix.preflight.build_segmenter", lambda *_, **__: Peeking(3, 1, 1))
     facts = check(phantom_config(tmp_path)).facts
     assert facts["train"].startswith("memory unknown: a step without numbers failed")
 
