@@ -201,6 +201,9 @@ def examine(
             f"{len(left_out)} images of the training part show held-out ones and are left out: "
             f"{_first_of(left_out)}"
         )
+    looks = [image.look for image in seen]
+    if near := {match.first for match in matches(looks, looks) if match.first > match.second}:
+        notes.append(f"{len(near)} are near-duplicates of others, as frames of a video are; all are used")
     return kept, seen, notes
 
 
