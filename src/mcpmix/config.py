@@ -264,6 +264,11 @@ class FinetuneConfig(Section):
     validation: GeneratorValidationConfig = GeneratorValidationConfig()
 
     @property
+    def start_weights(self) -> str | None:
+        """The ControlNet to load; None if there is none to load, as with `pseudo`."""
+        return None if self.start == PSEUDO else self.start
+
+    @property
     def first_steps(self) -> int:
         """Steps on pseudo-masks, before all others."""
         return self.pseudo_steps if self.start == PSEUDO else 0

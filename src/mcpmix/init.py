@@ -212,7 +212,7 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         yield f"comes with the split {name}{chosen}{leaks}"
     weights = {
         "pipeline": config.generator.base,
-        "control": config.finetune.start,
+        "control": config.finetune.start_weights,
         "depth": config.depth.model,
     }
     here = {part: is_present(source, part) for part, source in weights.items() if source is not None}

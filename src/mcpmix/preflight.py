@@ -124,7 +124,8 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     if lacking := _lacks_unlabelled(config):
         yield "unlabelled", partial(_refuse, lacking)
     if _makes_pairs(config):
-        base, start, optimiser = config.generator.base, config.finetune.start, config.finetune.optimiser
+        base, tuning = config.generator.base, config.finetune
+        start, optimiser = tuning.start_weights, tuning.optimiser
         yield "depth", partial(_folder, "depth.model", config.depth.model, "depth", ("config.json",))
         yield "generator", partial(_folder, "generator.base", base, "pipeline", _PIPELINE)
         if config.adapt.steps:

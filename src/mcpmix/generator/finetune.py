@@ -69,8 +69,8 @@ def key(
     }
     if marked is not None:
         inputs["pseudo"] = marked.pseudo.digest
-    elif config.finetune.start is not None:
-        settings["start"] = folder_digest(resolve(config.finetune.start, "control"))
+    if (start := config.finetune.start_weights) is not None:
+        settings["start"] = folder_digest(resolve(start, "control"))
     validation = config.finetune.validation
     if judge is not None and validation.every > 0 and validation.best_by == "alignment":
         inputs["judge"] = judge.digest
@@ -139,7 +139,7 @@ def run(
                 networks.save(space.folder / CONTROLNET)
             else:
                 facts = validator.save_result()
-            start, records = config.finetune.start, index.part("train")
+            start, records = config.finetune.start_weights, index.part("train")
             before: Sequence[SeenImage] = ()
             if pool is not None:
                 before = pool.seen

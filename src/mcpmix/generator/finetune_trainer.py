@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mcpmix.config import PSEUDO, Config, FinetuneConfig
+from mcpmix.config import Config, FinetuneConfig
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.pixels import as_images
@@ -180,8 +180,8 @@ def build_networks(base: DiffusionBase, settings: FinetuneConfig, runtime: Runti
     """
     control = (
         control_from_base(base)
-        if settings.start in (None, PSEUDO)
-        else control_from_start(base, resolve(settings.start, "control"))
+        if settings.start_weights is None
+        else control_from_start(base, resolve(settings.start_weights, "control"))
     ).to(runtime.device)
     trained = nn.ModuleDict({"control": control})
     if settings.unlock_decoder:

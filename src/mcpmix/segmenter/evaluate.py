@@ -96,8 +96,8 @@ def search_leaks(config: Config, dataset: Artifact, *, with_generator: bool) -> 
     seen = {"the segmenter": _trained_on(index)}
     if with_generator:
         seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
-        if config.finetune.start is not None:
-            seen["the generator's start"] = read_seen(resolve(config.finetune.start, "control"))
+        if (start := config.finetune.start_weights) is not None:
+            seen["the generator's start"] = read_seen(resolve(start, "control"))
     search = LeakSearch(images_of(record for record in index.records if record.split in TESTED))
     _leaks(config, dataset, search, seen)
     return search

@@ -35,8 +35,8 @@ def write_card(folder: Path, config: Config, description: Mapping[str, Any], ind
     weights = {"segmenter": config.segmenter.weights}
     if strategy_needs_pairs(description["arm"]):
         weights["generator of the counterparts"] = config.generator.base
-        if config.finetune.start is not None:
-            weights["start of the generator's ControlNet"] = config.finetune.start
+        if config.finetune.start_weights is not None:
+            weights["start of the generator's ControlNet"] = config.finetune.start_weights
         weights["depth, a condition of the generator"] = config.depth.model
     if description["arm"] == "mcpmix-rla":
         weights["features of RLA"] = config.rla.features
