@@ -100,6 +100,11 @@ class DataConfig(Section):
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str | Path) else value
 
+    @property
+    def has_unlabelled(self) -> bool:
+        """Whether there are images without masks to learn from."""
+        return bool(self.unlabelled) or self.labelled is not None
+
     @model_validator(mode="after")
     def _has_its_paths(self) -> Self:
         if self.source == "phantom" and self.labelled is not None:
@@ -517,6 +522,12 @@ class Config(Section):
     editor: EditorConfig = EditorConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _has_images_to_start_from(self) -> Self:
+        if self.finetune.start == PSEUDO and not self.data.has_unlabelled:
+            raise ValueError("finetune.start: pseudo needs unlabelled images: name some in data.unlabelled")
+        return self
 
     @property
     def folder(self) -> Path:

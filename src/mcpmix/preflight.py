@@ -246,6 +246,11 @@ def _refuse_errors(audit: Audit) -> None:
 def _trainings(config: Config) -> str:
     arms, seeds = config.train.arms, config.train.seeds
     problems = check_arms(arms, config.train.strategies)
+    if not config.data.has_unlabelled:
+        problems += [
+            f"train.arms: {arm} trains on unlabelled images; name some in data.unlabelled"
+            for arm in filter(needs_unlabelled, arms)
+        ]
     for name, values in (("arms", arms), ("seeds", seeds)):
         if not values:
             problems.append(f"train.{name}: empty; name at least one")

@@ -105,7 +105,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
 
     generated = generated or until in ("base", "depth", "generator", "pairs")
     marked = any(map(needs_pseudo, arms)) or (generated and config.finetune.start == PSEUDO)
-    if unlabelled.is_asked_for(config) and (generated or any(map(needs_unlabelled, arms))):
+    if config.data.has_unlabelled and (generated or any(map(needs_unlabelled, arms))):
         with leader_first():
             made.unlabelled = unlabelled.run(config, data, folder / "unlabelled", progress)
     if generated:

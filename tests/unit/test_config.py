@@ -20,6 +20,8 @@ FOLDER = {"data": {"images": "images", "masks": "masks"}}
         (["data.split.folds=3", "data.split.fold=3"], "fold must be below folds"),
         (["generator.prompt.template='a {site}'"], "template may use only {position} and {target}"),
         (["finetune.validation.use=best"], "use: best needs `every`"),
+        (["finetune.start=pseudo"], "finetune.start: pseudo needs unlabelled images"),
+        (["data.source=phantom", "data.labelled=4"], "labelled is for real images"),
         (
             ["synthesis.admission.enabled=true", "synthesis.refresh=0.5"],
             "admission judges the images",
@@ -54,6 +56,21 @@ def test_the_prompt_is_filled_in():
 )
 def test_whether_pairs_are_made_in_training(override, made):
     assert resolve_config(FOLDER, [f"synthesis.{override}"]).synthesis.makes_in_training is made
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [([], False), (["data.unlabelled=more"], True), (["data.labelled=4"], True)],
+)
+def test_whether_there_are_unlabelled_images(overrides, found):
+    assert resolve_config(FOLDER, overrides).data.has_unlabelled is found
+
+
+def test_pseudo_masks_are_a_start_without_weights_and_with_steps_of_its_own():
+    settings = ["data.unlabelled=more", "finetune.start=pseudo", "finetune.pseudo_steps=7"]
+    pseudo, folder = resolve_config(FOLDER, settings), resolve_config(FOLDER, ["finetune.start=some/folder"])
+    assert (pseudo.finetune.start_weights, pseudo.finetune.first_steps) == (None, 7)
+    assert (folder.finetune.start_weights, folder.finetune.first_steps) == ("some/folder", 0)
 
 
 def test_every_option_of_rla_can_be_configured():

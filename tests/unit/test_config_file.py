@@ -188,6 +188,16 @@ class TestFiles:
         assert config.data.images == Path("/data/images")
         assert config.data.masks == Path("/home/somebody/masks")
 
+    @pytest.mark.parametrize(
+        ("given", "found"), [("more", ["more"]), ("[more, /data/frames.zip]", ["more", "/data/frames.zip"])]
+    )
+    def test_places_of_unlabelled_images_are_one_or_several(self, tmp_path, given, found):
+        path = write(tmp_path / "c.yaml", f"data: {{images: a, masks: b, unlabelled: {given}}}")
+        config = load_config(path)
+
+        assert config.data.unlabelled == tuple(tmp_path / place for place in found)
+        assert load_config(write(tmp_path / "again.yaml", to_yaml(config))).data == config.data
+
     def test_overrides_are_relative_to_the_working_directory(self, tmp_path):
         path = write(tmp_path / "c.yaml", "data: {images: a, masks: b}")
         config = load_config(path, ["data.images=here", "output=there"])

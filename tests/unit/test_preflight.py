@@ -69,6 +69,17 @@ def test_segmenter_weights_must_be_here(tmp_path):
         require_settings(phantom_config(tmp_path, "segmenter.weights=nobody/nothing"))
 
 
+def test_arms_that_need_unlabelled_images_say_so_before_anything_runs(tmp_path, random_models):
+    arms = "train.arms=[full-sup, pseudo-label, mean-teacher]"
+    with pytest.raises(ConfigError) as caught:
+        require_settings(phantom_config(tmp_path, arms))
+    named = re.findall(r"(\S+) trains on unlabelled images; name some in data\.unlabelled", str(caught.value))
+    assert named == ["pseudo-label", "mean-teacher"]
+    more = (f"data.unlabelled={tmp_path}", "finetune.start=pseudo", f"depth.model={random_models / 'depth'}")
+    base = f"generator.base={random_models / 'pipeline'}"
+    require_settings(phantom_config(tmp_path, *more, base, "train.arms=[mean-teacher, mcpmix]"))
+
+
 def test_estimate_of_a_run_without_pairs(tmp_path):
     config = phantom_config(tmp_path, "train.seeds=[0]", "data.size=64")
     network = build_segmenter("segformer", "nano")

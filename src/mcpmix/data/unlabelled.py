@@ -63,11 +63,6 @@ class Unlabelled:
         return cls(tuple(seen), places, np.asarray(pixels))
 
 
-def is_asked_for(config: Config) -> bool:
-    """Whether a configuration names images without masks."""
-    return bool(config.data.unlabelled) or config.data.labelled is not None
-
-
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the list depends on."""
     inputs = {"dataset": dataset.digest}
