@@ -534,6 +534,6 @@ class Config(Section):
         """Where this run's stage folders are."""
         return self.output / self.name
 
-    def on_base(self, base: Path) -> "Config":
+    def on_base(self, base: Path) -> Self:
         """The same run with another diffusion base: the adapted one."""
         return self.model_copy(update={"generator": self.generator.model_copy(update={"base": str(base)})})

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from mcpmix import phantom
-from mcpmix.config import PSEUDO, Config
+from mcpmix.config import Config
 from mcpmix.core.device import setup, worker_count
 from mcpmix.core.errors import ConfigError, DataError, McpmixError, ModelError, StorageError, bullet_list
 from mcpmix.core.pixels import as_images
@@ -121,8 +121,6 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     arms, runtime = config.train.arms, config.runtime
     yield "trainings", lambda: _trainings(config)
     yield "segmenter", lambda: _segmenter(config)
-    if lacking := _lacks_unlabelled(config):
-        yield "unlabelled", partial(_refuse, lacking)
     if _makes_pairs(config):
         base, tuning = config.generator.base, config.finetune
         start, optimiser = tuning.start_weights, tuning.optimiser
@@ -130,7 +128,7 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "generator", partial(_folder, "generator.base", base, "pipeline", _PIPELINE)
         if config.adapt.steps:
             yield "adapt", lambda: _adapt(config)
-        if start not in (None, PSEUDO):
+        if start is not None:
             yield "control", lambda: _control(config)
         yield "optimiser", lambda: _optimiser(optimiser)
     editor = config.editor.model
@@ -140,23 +138,6 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "features", lambda: _features(config.rla.features)
     options = (runtime.device, runtime.precision, runtime.threads, runtime.deterministic)
     yield "device", lambda: setup(*options).reason
-
-
-def _lacks_unlabelled(config: Config) -> str:
-    """Why the run needs unlabelled images that it does not have; empty if it does not."""
-    wishes = [f"train.arms: {arm}" for arm in config.train.arms if needs_unlabelled(arm)]
-    if config.finetune.start == PSEUDO and _makes_pairs(config):
-        wishes.append("finetune.start: pseudo")
-    if not wishes or unlabelled.is_asked_for(config):
-        return ""
-    return (
-        f"{' and '.join(wishes)} learn from unlabelled images, and there are none. Name folders of images "
-        "without masks in data.unlabelled, or change these settings."
-    )
-
-
-def _refuse(message: str) -> str:
-    raise ConfigError(message)
 
 
 def _makes_pairs(config: Config) -> bool:
@@ -198,7 +179,7 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
     parts = ", ".join(f"{len(ids)} for {part}" for part, ids in split.parts().items())
     groups = len({sample.group for sample in collection.samples if sample.id in part_of})
     warning = f"; this split leaks: {split.leaks}" if split.leaks else ""
-    more = _unlabelled(config, facts, part_of, progress) if unlabelled.is_asked_for(config) else ""
+    more = _unlabelled(config, facts, part_of, progress) if data.has_unlabelled else ""
     return f"{len(part_of)} images of {groups} groups; {parts}{warning}{more}"
 
 

@@ -7,7 +7,6 @@ what the drawn images are compared with on the way.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,38 +97,26 @@ def run(
     stage_key = key(config, dataset, unlabelled)
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
-    settings, size = config.adapt, config.data.size
-    index, cache = DatasetIndex.read(dataset), cache_of(dataset.folder)
-    labelled = load_arrays(index.part("train"), size, cache)
-    more = Unlabelled.read(unlabelled) if unlabelled is not None else None
-    images = Pool(labelled.images, *([more.images] if more else []))
-    places = [TRAINING_PART] * len(labelled) + list(more.places if more else ())
-    start_folder = resolve(config.generator.base, "pipeline")
+    settings, index = config.adapt, DatasetIndex.read(dataset)
+    labelled, held = (
+        load_arrays(index.part(part), config.data.size, cache_of(dataset.folder)).images
+        for part in ("train", "validation")
+    )
+    seen, places, images = images_of(index.part("train")), [TRAINING_PART] * len(labelled), Pool(labelled)
+    if unlabelled is not None:
+        more = Unlabelled.read(unlabelled)
+        seen, places, images = [*seen, *more.seen], [*places, *more.places], Pool(labelled, more.images)
     with workspace(out, stage_key) as space:
+        folder, prompt = space.folder, config.generator.prompt.text
         seed_everything(config.seed, "adapt")
-        folder, start = space.folder, load_base(start_folder)
-        vae = _autoencoder(config, start, images, folder, runtime, progress)
-        start = replace(start, vae=vae)
-        if settings.unet is not None:
-            start.unet = new_unet(
-                settings.unet,
-                latent_channels=vae.config.latent_channels,
-                text_width=start.text_encoder.config.hidden_size,
-                latent_side=size // start.latent_factor,
-                seed=seed_for("unet", config.seed) % 2**32,
-            )
+        start = _start(config, images, folder, runtime, progress)
         features = load_features(config.rla.features)
-        seen = [*images_of(index.part("train")), *(more.seen if more else ())]
-        looks = _looks(config, images, [image.sha256 for image in seen], features, folder)
-        prompt = config.generator.prompt.text
         texts = [[prompt] * len(images)]
-        if looks is not None:
-            texts.append([f"{prompt} {looks.texts[looks.look_of[image.sha256]]}" for image in seen])
-        latents = latent_cache(vae, images, folder, runtime, progress)
-        held = load_arrays(index.part("validation"), size, cache).images
-        look = Look(config, held, features, looks, folder, runtime, progress)
+        if (looks := _looks(config, images, [image.sha256 for image in seen], features, folder)) is not None:
+            texts.append([f"{prompt} {looks.words(image.sha256)}" for image in seen])
+        preview = Preview(config, held, features, looks, folder, runtime, progress)
         base = train_base(
-            latents,
+            latent_cache(start.vae, images, folder, runtime, progress),
             texts,
             start,
             BaseSettings(
@@ -144,21 +131,36 @@ def run(
             folder / _CHECKPOINT,
             runtime,
             chances=draw_chances(places),
-            look=look,
+            look=preview,
             progress=progress,
         )
-        pipeline = folder / PIPELINE
-        save_base(replace(base, vae=vae.to("cpu")), pipeline)
-        known = {image.sha256: image for image in (*read_seen(start_folder), *seen)}
-        write_seen(pipeline, list(known.values()))
+        save_base(base, folder / PIPELINE)
+        before = read_seen(resolve(config.generator.base, "pipeline"))
+        write_seen(folder / PIPELINE, list({image.sha256: image for image in (*before, *seen)}.values()))
         if looks is not None:
-            looks.write(pipeline)
-        last = look.rows()[-1]
+            looks.write(folder / PIPELINE)
         counts = {place: places.count(place) for place in dict.fromkeys(places)}
-        done = space.finish(images=counts, steps=settings.steps, **last)
+        done = space.finish(images=counts, steps=settings.steps, **preview.rows()[-1])
         for left in (*done.folder.glob("*.checkpoint"), *done.folder.glob("latents-*")):
             left.unlink()  # last: a kill before this costs nothing
         return done
+
+
+def _start(
+    config: Config, images: Images, folder: Path, runtime: Runtime, progress: Progress
+) -> DiffusionBase:
+    """What training starts from: the base, with the autoencoder and the denoiser that are asked for."""
+    base = load_base(resolve(config.generator.base, "pipeline"))
+    base.vae = vae = _autoencoder(config, base, images, folder, runtime, progress)
+    if config.adapt.unet is not None:
+        base.unet = new_unet(
+            config.adapt.unet,
+            latent_channels=vae.config.latent_channels,
+            text_width=base.text_encoder.config.hidden_size,
+            latent_side=config.data.size // base.latent_factor,
+            seed=seed_for("unet", config.seed) % 2**32,
+        )
+    return base
 
 
 class Pool:
@@ -284,10 +286,10 @@ def features_of(phi: torch.nn.Module, images: Images) -> np.ndarray:
     return np.asarray(torch.cat(parts), dtype=np.float64)
 
 
-# --- a look at the base on the way -------------------------------------------------------------------------
+# --- previews of the base on the way -----------------------------------------------------------------------
 
 
-class Look:
+class Preview:
     """Draws images from the base while it learns: a sheet, and their KID to held-out images.
 
     Args:
@@ -317,7 +319,7 @@ class Look:
         return list(self.log.rows())
 
     def __call__(self, step: int, averaged: Callable[[], DiffusionBase]) -> None:
-        """Look if it is due; idempotent."""
+        """Draw and compare if it is due; idempotent."""
         every, last = self.config.adapt.validate_every, step == self.config.adapt.steps
         if not (last or (every and step % every == 0)) or step in [row["step"] for row in self.rows()]:
             return
