@@ -42,6 +42,7 @@ def remake(config: Config, name: str, replica: int, progress: Progress = SILENT)
             draw of that number: pairs made in training take draw `epoch - 1`.
     """
     made = run(config, progress, until="generator")
+    config = made.on_base(config)
     assert made.dataset is not None and made.depth is not None and made.generator is not None  # noqa: PT018
     records = DatasetIndex.read(made.dataset).part("train")
     chosen = [record for record in records if record.id == name]

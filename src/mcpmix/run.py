@@ -52,6 +52,10 @@ class Run:
     evaluations: dict[Cell, Artifact] = field(default_factory=dict)
     report: Artifact | None = None
 
+    def on_base(self, config: Config) -> Config:
+        """What stages after `adapt` work with: the configuration with the adapted base, if there is one."""
+        return config if self.base is None else config.on_base(self.base / adapt.PIPELINE)
+
     def inputs(self, config: Config, arm: str) -> Inputs:
         """What the training of an arm reads."""
         assert self.dataset is not None
@@ -115,7 +119,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
         if config.adapt.steps:
             with leader_first():
                 made.base = adapt.run(config, data, made.unlabelled, folder / "base", runtime, progress)
-            config = config.on_base(made.base / adapt.PIPELINE)
+            config = made.on_base(config)
         yield "base"
     if marked or (generated and config.synthesis.admission.enabled):
         with leader_first():
