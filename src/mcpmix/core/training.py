@@ -280,6 +280,7 @@ def fit(
     average: AveragedModel | None = None,
     largest_gradient: float = 1.0,
     save_every: int = 100,
+    also_save_every: int = 0,
     after_save: Callable[[int], None] | None = None,
     progress: Progress = SILENT,
 ) -> None:
@@ -291,7 +292,7 @@ def fit(
         checkpoint: its stem is what the progress bar says.
         average: moving average of `model`, kept up to date.
         largest_gradient: norm that a gradient is clipped to; infinity: never.
-        save_every: steps between two checkpoints.
+        save_every: steps between two checkpoints; `also_save_every` is a second interval, 0: none.
         after_save: called with the number of finished steps after each.
     """
     rates = course(optimiser, steps)
@@ -317,6 +318,7 @@ def fit(
         state=state,
         checkpoint=checkpoint,
         save_every=save_every,
+        also_save_every=also_save_every,
         title=checkpoint.stem,
         progress=progress,
         after_save=after_save,

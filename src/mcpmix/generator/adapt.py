@@ -126,6 +126,7 @@ def run(
                 ema_decay=settings.ema_decay,
                 lora_rank=_lora_rank(config, start),
                 save_every=settings.save_every,
+                look_every=settings.validate_every,
                 seed=config.seed,
             ),
             folder / _CHECKPOINT,

@@ -54,6 +54,7 @@ class BaseSettings:
     ema_decay: float = 0.998  # of the weight average that is the result
     lora_rank: int = 0  # 0: all weights of denoiser and text encoder learn
     save_every: int = 250
+    look_every: int = 0  # steps between two more checkpoints, to look at the base; 0: none
     seed: int = 0
 
 
@@ -144,6 +145,7 @@ def train_base(
         checkpoint,
         average=average,
         save_every=settings.save_every,
+        also_save_every=settings.look_every,
         after_save=None if look is None else lambda step: look(step, averaged),
         progress=progress,
     )
