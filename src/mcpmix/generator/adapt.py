@@ -144,6 +144,7 @@ def run(
         done = space.finish(images=counts, steps=settings.steps, **preview.rows()[-1])
         for left in (*done.folder.glob("*.checkpoint"), *done.folder.glob("latents-*")):
             left.unlink()  # last: a kill before this costs nothing
+        folder_digest.cache_clear()  # this process may know another base by this path
         return done
 
 
