@@ -75,7 +75,7 @@ def run(config: Config, dataset: Artifact, out: Path, progress: Progress = SILEN
 
     Raises:
         DataError: with every place without images, every file that cannot be read or is a mask, and every
-            image that shows a validation or test image.
+            image that shows a validation or test image; or if none is left.
     """
     if (finished := reuse(out, key(config, dataset), progress)) is not None:
         return finished
@@ -160,7 +160,7 @@ def examine(
         The files that were kept, what they show, and what is worth knowing about the others.
 
     Raises:
-        DataError: with every image that cannot be used.
+        DataError: with every image that cannot be used, or if none is left.
     """
     known = dict(labelled)
     problems: list[str] = []
@@ -195,6 +195,11 @@ def examine(
         notes.append(
             f"{len(left_out)} images of the training part show held-out ones and are left out: "
             f"{_first_of(left_out)}"
+        )
+    if not kept:
+        raise DataError(
+            f"No image without a mask is left of {len(found)} found{'; '.join(['', *notes])}. Name folders "
+            "of other images in data.unlabelled, or keep fewer masks (data.labelled)."
         )
     looks = [image.look for image in seen]
     if near := {match.first for match in matches(looks, looks) if match.first > match.second}:
