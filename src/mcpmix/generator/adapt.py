@@ -35,7 +35,7 @@ from mcpmix.generator.autoencoder import (
 )
 from mcpmix.generator.base import BaseSettings, Images, latent_cache, train_base
 from mcpmix.generator.counterparts import Looks
-from mcpmix.metrics.kid import kid
+from mcpmix.metrics.kid import KID, kid
 from mcpmix.networks.diffusion import (
     Autoencoder,
     DiffusionBase,
@@ -310,7 +310,7 @@ class Preview:
     ) -> None:
         self.config, self.features, self.folder = config, features, folder
         self.runtime, self.progress = runtime, progress
-        self.held = features_of(features, held)
+        self.held = features_of(features, held) if len(held) > 1 else None  # KID needs two
         prompt, count = config.generator.prompt.text, config.adapt.validation_images
         words = [""] if looks is None else [f" {text}" for text in looks.texts]
         self.prompts = [prompt + words[number % len(words)] for number in range(count)]
@@ -326,7 +326,9 @@ class Preview:
         if not (last or (every and step % every == 0)) or step in [row["step"] for row in self.rows()]:
             return
         images = draw_images(averaged(), self.prompts, self.config, self.runtime)
-        found = kid(features_of(self.features, images), self.held)
+        found = KID(math.nan, math.nan)
+        if self.held is not None:
+            found = kid(features_of(self.features, images), self.held)
         write_png(self.folder / "sheets" / f"step-{step:06d}.png", sheet_of(images))
         self.log.append(step=step, kid=found.value, kid_error=found.error)
         self.progress.say(
