@@ -39,7 +39,7 @@ def depth(config: ConfigFile, overrides: Overrides = None) -> None:
 
 
 def adapt(config: ConfigFile, overrides: Overrides = None) -> None:
-    """Train the base of the generator further on images without masks."""
+    """Train the generator's base further on images without masks."""
     from mcpmix.core.errors import ConfigError
 
     settings = _load(config, overrides)
