@@ -92,7 +92,8 @@ def setting_problems(name: str, settings: Mapping[str, object]) -> list[str]:
         return [f"{name}: there is no such strategy; {did_you_mean(name, STRATEGIES)}"]
     if name in _OF_RLA:
         return [f"{name}: its settings are those of the section rla"]
-    parameters = inspect.signature(STRATEGIES[name]).parameters
+    parameters = dict(inspect.signature(STRATEGIES[name]).parameters)
+    parameters.pop("epochs", None)  # those of the training
     problems = [
         f"{name}.{key}: no such setting; {did_you_mean(key, parameters)}"
         for key in settings

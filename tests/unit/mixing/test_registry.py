@@ -202,6 +202,8 @@ def test_lists_of_a_file_stand_for_tuples():
         ("full-sup", {"alpha": 1}, ["known: none"]),
         ("mixupp", {}, ["mixupp: there is no such strategy", "did you mean mixup?"]),
         ("mcpmix", {"s_max": 0.5}, ["section rla"]),
+        ("pseudo-label-mcpmix", {"s_max": 0.5}, ["section rla"]),
+        ("mean-teacher", {"epochs": 3}, ["mean-teacher.epochs: no such setting"]),
         ("diffusemix", {"editor": "x"}, ["diffusemix.editor: no such setting"]),
     ],
 )
