@@ -27,8 +27,8 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "init", "check", "run", "depth", "adapt", "finetune", "synthesize", "train", "evaluate",
-                    "report", "predict", "models", "data"):  # fmt: skip
+    for command in ("demo", "init", "check", "run", "depth", "adapt", "finetune", "synthesize", "train",
+                    "evaluate", "report", "predict", "models", "data"):  # fmt: skip
         assert f"\n  {command} " in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2]  # no summary is cut
     assert "heavy: []" in done.stdout

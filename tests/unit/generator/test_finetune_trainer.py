@@ -1,6 +1,7 @@
 """Optimiser steps of the fine-tuning: however a step is cut or computed, it is the same step."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ def data(base):
         conditions=torch.stack([masks, torch.rand(5, 32, 32, generator=rng)], dim=1),
         masks=masks,
         text=torch.randn(2, 3, base.unet.config.cross_attention_dim, generator=rng),
+        text_of=np.ones(5, int),
     )
 
 
@@ -48,9 +50,8 @@ def steps(base, data, make_config, tmp_path):
         examples = data
         if exact:
             networks.unet.double(), networks.trained.double(), networks.average.double()
-            examples = TrainingSet(
-                data.latents.double(), data.conditions.double(), data.masks, data.text.double()
-            )
+            exact_parts = {name: getattr(data, name).double() for name in ("latents", "conditions", "text")}
+            examples = dataclasses.replace(data, **exact_parts)
         trainer = Trainer(networks, examples, config, runtime, processes or Processes())
         losses = [trainer.step(index)[0] for index in range(count)]
         return losses, networks.trained.state_dict(), trainer

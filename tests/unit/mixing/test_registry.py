@@ -15,16 +15,24 @@ from mcpmix.mixing.registry import (
     setting_problems,
     strategy_needs_pairs,
     typed_settings,
+    unlabelled_source,
 )
 from mcpmix.mixing.strategy import Batch
 
 
-def learnable_batch(synthetic):
-    """Lesions are brighter: a little in the real images, more in the synthetic ones."""
+def learnable_batch(strategy):
+    """Lesions are brighter: a little in the real images, more in the synthetic ones. Only what it needs."""
     plain = share_batch(8, 8, 8)
     noise = torch.randn(8, 3, 8, 8, generator=torch_rng("noise"))
     brighter = plain.masks + 0.3 * noise
-    return Batch(0.5 * brighter, plain.masks, 0.8 * brighter + 0.1 if synthetic else None, plain.ids)
+    return Batch(
+        0.5 * brighter,
+        plain.masks,
+        0.8 * brighter + 0.1 if strategy.needs_pairs else None,
+        plain.ids,
+        unlabelled=0.5 * brighter.flip(0) if strategy.source else None,
+        pseudo_masks=plain.masks.flip(0) if strategy.source == "pseudo-masks" else None,
+    )
 
 
 def settings_for(name):
@@ -51,7 +59,7 @@ def loop(strategy, batch, rng):
         loss = F.binary_cross_entropy_with_logits(network(probe), targets)
         return torch.autograd.grad(loss, probe)[0]
 
-    strategy.attach(gradient, torch.nn.Identity())
+    strategy.attach(gradient, network)
     strategy.prepare([batch])
     totals = []
     for epoch in (1, 2, 3):
@@ -72,7 +80,7 @@ def loop(strategy, batch, rng):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_runs_in_a_loop_that_does_not_know_it(name):
     strategy = build_strategy(name, **settings_for(name))
-    batch = learnable_batch(strategy.needs_pairs)
+    batch = learnable_batch(strategy)
     totals = loop(strategy, batch, torch_rng("loop"))
     assert totals[-1] < totals[0]
     again = build_strategy(name, **settings_for(name))
@@ -83,8 +91,9 @@ def test_every_strategy_runs_in_a_loop_that_does_not_know_it(name):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_draws_come_from_the_given_stream_only(name):
-    strategy, batch = build_strategy(name, **settings_for(name)), learnable_batch(synthetic=True)
-    strategy.attach(lambda images, targets: images, torch.nn.Identity())
+    strategy = build_strategy(name, **settings_for(name))
+    batch = learnable_batch(strategy)
+    strategy.attach(lambda images, targets: images, nn.Conv2d(3, 1, 1))
     strategy.set_epoch(1)
 
     def images(stream):
@@ -97,7 +106,7 @@ def test_draws_come_from_the_given_stream_only(name):
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
     assert all(torch.equal(images(stream), first[stream]) for stream in reversed(range(6)))
-    if name not in ("full-sup", "mcpmix-rla"):  # without spread, RLA draws nothing
+    if name not in ("full-sup", "pseudo-label", "mcpmix-rla"):  # without spread, RLA draws nothing
         assert any(not torch.equal(other, first[0]) for other in first[1:])
 
 
@@ -131,9 +140,19 @@ def test_a_name_tells_whether_pairs_are_needed(name):
     assert strategy_needs_pairs(name) is build_strategy(name, **settings_for(name)).needs_pairs
 
 
-def test_needs_pairs_of_an_unknown_name():
+def test_a_name_tells_what_is_taken_of_unlabelled_images():
+    sources = {name: unlabelled_source(name) for name in STRATEGIES if unlabelled_source(name)}
+    assert sources == {
+        "pseudo-label": "pseudo-masks",
+        "pseudo-label-mcpmix": "pseudo-masks",
+        "mean-teacher": "images",
+    }
+
+
+@pytest.mark.parametrize("ask", [strategy_needs_pairs, unlabelled_source])
+def test_needs_of_an_unknown_name(ask):
     with pytest.raises(ConfigError, match="no strategy 'mixupp'"):
-        strategy_needs_pairs("mixupp")
+        ask("mixupp")
 
 
 def test_a_name_like_no_other_gets_the_list():
@@ -163,7 +182,7 @@ def test_settings_that_do_not_fit(name, settings, words):
 # --- settings of a file ---------------------------------------------------------------------------------
 
 
-OWN = [name for name in STRATEGIES if not name.startswith("mcpmix")]
+OWN = [name for name in STRATEGIES if "mcpmix" not in name]
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -133,15 +133,15 @@ PAIRED = tuple(name for name in STRATEGIES if strategy_needs_pairs(name))
     [
         ("rla.mu=0.5", {"mcpmix-rla"}),
         ("rla.rho_max=0.4", {"mcpmix-rla"}),
-        ("rla.s_max=0.5", {"mcpmix", "mcpmix-rla"}),
-        ("rla.fixed_rho=0.5", {"mcpmix", "mcpmix-stepwise", "mcpmix-cosine"}),
+        ("rla.s_max=0.5", {"mcpmix", "mcpmix-rla", "pseudo-label-mcpmix"}),
+        ("rla.fixed_rho=0.5", {"mcpmix", "mcpmix-stepwise", "mcpmix-cosine", "pseudo-label-mcpmix"}),
         ("train.strategies={append: {ratio: 0.5}}", {"append"}),
         ("train.tail_epochs=1", set(PAIRED)),
     ],
 )
 def test_an_arm_is_trained_again_only_if_it_uses_what_changed(make_config, tmp_path, change, trained_again):
     artifact = Artifact(tmp_path, {"digest": "d"})
-    inputs = Inputs(artifact, artifact, artifact, artifact)
+    inputs = Inputs(artifact, artifact, artifact, artifact, None, artifact, artifact)
     before, after = make_config(tmp_path), make_config(tmp_path, change)
     changed = {arm for arm in PAIRED if train.key(before, inputs, arm, 0) != train.key(after, inputs, arm, 0)}
     assert changed == trained_again
@@ -149,7 +149,7 @@ def test_an_arm_is_trained_again_only_if_it_uses_what_changed(make_config, tmp_p
 
 def test_replaced_weights_are_noticed_and_moved_ones_are_not(make_config, tmp_path):
     artifact = Artifact(tmp_path, {"digest": "d"})
-    inputs = Inputs(artifact, artifact, artifact, artifact)
+    inputs = Inputs(artifact, artifact, artifact, artifact, None, artifact, artifact)
     for name in ("a", "b"):
         save_features(SmallFeatures((8, 8)), tmp_path / name)  # random weights, so two networks
     shutil.copytree(tmp_path / "a", tmp_path / "a-moved")
