@@ -5,7 +5,8 @@
     python benchmarks/strategy_pictures.py --check    # whether the page is up to date
 
 Frames are those of the phantom. The counterpart of the paired strategies is a stand-in: the same frame with
-the colours of another patient, as the generator would make it under the same mask.
+the colours of another patient, as the generator would make it under the same mask. So are pseudo-masks and
+the answers of a teacher: the phantom's own masks, for the teacher blurred.
 """
 
 import argparse
@@ -17,14 +18,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from _markers import fill
 from mcpmix import phantom
 from mcpmix.core.seeds import torch_rng
 from mcpmix.data.augment import denormalise, normalise
 from mcpmix.mixing.hsmix import centre_surround
-from mcpmix.mixing.registry import STRATEGIES, build_strategy, strategy_needs_pairs
+from mcpmix.mixing.registry import STRATEGIES, build_strategy, strategy_needs_pairs, unlabelled_source
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
 from mcpmix.report.arms import label_of
 
@@ -33,6 +35,7 @@ PAGE = ROOT / "docs" / "baselines.md"
 FOLDER = ROOT / "docs" / "images" / "strategies"
 SIDE, GAP, CAPTION, COLOURS = 128, 4, 14, 256
 PATIENTS = (3, 8)  # of the phantom's world 5: lesions that overlap in part
+UNLABELLED = (11, 14)  # patients of the same world
 SETTINGS: dict[str, dict[str, object]] = {
     "mcpmix-rla": {"epochs": 10, "mu": 0.0},
     "mcpmix-stepwise": {"epochs": 10},
@@ -42,14 +45,19 @@ VISIBLE = (0.35, 0.7)  # share of the own image that shows both
 
 
 def make_batch() -> Batch:
-    """Two frames, their masks, and stand-ins for their counterparts."""
-    frames = [phantom.render(5, patient, 0, SIDE) for patient in PATIENTS]
-    pixels = torch.stack([torch.from_numpy(np.array(frame.image)) for frame in frames])
-    images = normalise(pixels.permute(0, 3, 1, 2).float() / 255)
-    masks = torch.stack([torch.from_numpy(np.array(frame.mask)) for frame in frames])[:, None].float()
+    """Two frames, their masks, stand-ins for their counterparts, and two more as unlabelled images."""
+    images, masks = frames_of(PATIENTS)
     names = tuple(f"patient-{patient}" for patient in PATIENTS)
     whole = Originals(lambda: images, lambda maps: maps)
-    return Batch(images, masks, recoloured(images, images.flip(0)), names, whole)
+    return Batch(images, masks, recoloured(images, images.flip(0)), names, whole, *frames_of(UNLABELLED))
+
+
+def frames_of(patients: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images (B, 3, H, W), normalised, and masks (B, 1, H, W) of the first frames of some patients."""
+    frames = [phantom.render(5, patient, 0, SIDE) for patient in patients]
+    pixels = torch.stack([torch.from_numpy(np.array(frame.image)) for frame in frames])
+    masks = torch.stack([torch.from_numpy(np.array(frame.mask)) for frame in frames])
+    return normalise(pixels.permute(0, 3, 1, 2).float() / 255), masks[:, None].float()
 
 
 def recoloured(images: Tensor, like: Tensor) -> Tensor:
@@ -64,9 +72,22 @@ def saliency(images: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
     return centre_surround(denormalise(images).clamp(0, 1)).expand_as(images)
 
 
+class Teacher(nn.Module):
+    """Stands for a network that has learnt: it finds blurred masks in the unlabelled images."""
+
+    def __init__(self, masks: Tensor) -> None:
+        super().__init__()
+        soft = F.avg_pool2d(masks, 13, stride=1, padding=6, count_include_pad=False)
+        self.register_buffer("answer", torch.logit(soft, eps=0.02))
+
+    def forward(self, images: Tensor) -> Tensor:  # noqa: ARG002
+        """Logits (B, 1, H, W)."""
+        return self.get_buffer("answer")
+
+
 def telling_terms(strategy: Strategy, batch: Batch) -> list[Term]:
     """Terms of a draw in which the first image visibly changed."""
-    strategy.attach(saliency, torch.nn.Identity())
+    strategy.attach(saliency, Teacher(batch.more()[1]))
     strategy.prepare([batch])
     strategy.set_epoch(1)
     for number in range(200):
@@ -82,9 +103,14 @@ def tiles(name: str, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
     """Caption, image (3, H, W) and target (1, H, W) of each column."""
     terms = telling_terms(build_strategy(name, **SETTINGS.get(name, {})), batch)
     first = [("image", batch.images[0], batch.masks[0])]
+    source = unlabelled_source(name)
     if strategy_needs_pairs(name):
         first.append(("stand-in counterpart", batch.pairs()[0], batch.masks[0]))
-    elif name not in ("full-sup", "augmix", "pixmix"):
+    if source:
+        unlabelled, masks = batch.more()
+        known = masks[0] if source == "pseudo-masks" else torch.full_like(masks[0], 0.5)  # grey: not known
+        first.append(("unlabelled image", unlabelled[0], known))
+    elif not strategy_needs_pairs(name) and name not in ("full-sup", "augmix", "pixmix"):
         first.append(("partner", batch.images[1], batch.masks[1]))
     shown = [
         (f"trained on: {term.name}", term.images[place], term.targets[place])
