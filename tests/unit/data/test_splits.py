@@ -16,6 +16,7 @@ from mcpmix.data.splits import (
     fold_split,
     group_split,
     hold_out,
+    keep_labels,
     read_split,
     require_same_images,
     stratified_split,
@@ -277,3 +278,38 @@ def test_hold_out_takes_whole_groups_and_leaves_some():
     assert len(hold_out(samples, 0.4, seed=0)) == 6
     assert len(groups_in(hold_out(samples, 0.0, seed=0))) == 1
     assert len(groups_in(hold_out(samples, 1.0, seed=0))) == 4
+
+
+# --- fewer labels ----------------------------------------------------------------------------------------
+
+
+def test_fewer_labels_are_a_part_of_more_and_of_whole_groups():
+    samples = samples_of(*[1, 2, 3] * 6)
+    split = group_split(samples, 0.2, 0.2, seed=0)
+    sizes = {f"g{number}": size for number, size in enumerate([1, 2, 3] * 6)}
+    before: set[str] = set()
+    for count in range(3, len(split.train) + 1):
+        fewer = keep_labels(split, samples, count, seed=0)
+        assert (fewer.validation, fewer.test) == (split.validation, split.test)
+        assert before <= set(fewer.train) <= set(split.train)
+        assert count - 3 < len(fewer.train) <= count
+        assert len(fewer.train) == sum(sizes[group] for group in groups_in(fewer.train))
+        before = set(fewer.train)
+    assert fewer == split
+
+
+def test_which_labels_are_kept_is_up_to_the_seed_and_not_to_the_order():
+    samples = samples_of(*[1] * 30)
+    split = group_split(samples, 0.2, 0.2, seed=0)
+    kept = keep_labels(split, samples, 5, seed=1)
+    assert keep_labels(split, samples[::-1], 5, seed=1) == kept
+    assert len({keep_labels(split, samples, 5, seed=seed).train for seed in range(5)}) == 5
+
+
+def test_more_labels_than_images_or_fewer_than_a_group():
+    samples = samples_of(4, 4, 4, 4, 4)
+    split = Split(tuple(s.id for s in samples[:12]), tuple(s.id for s in samples[12:16]), ("g4_0",))
+    with pytest.raises(DataError, match=r"data\.labelled: 13 images .* training part has 12"):
+        keep_labels(split, samples, 13, seed=0)
+    with pytest.raises(DataError, match=r"data\.labelled: 3 is less than the 4 images .*\(g[012]\)"):
+        keep_labels(split, samples, 3, seed=0)
