@@ -131,12 +131,6 @@ def base_config(options: argparse.Namespace) -> Config:
     )
 
 
-def poor_config(options: argparse.Namespace) -> Config:
-    """The same method without unlabelled images: the embedded base, adapted to the labelled frames only."""
-    adapt = {"steps": options.poor_steps, "autoencoder_steps": 800, "decoder_steps": 400, "batch_size": 16}
-    return make_config(options, f"kvasir-{options.labels}-alone", adapt=adapt)
-
-
 def rich_config(options: argparse.Namespace) -> Config:
     """Counterparts from the base that learnt from unlabelled images; the ControlNet begins with these."""
     pipeline = options.base or options.work / "kvasir-base" / "base" / PIPELINE
@@ -146,6 +140,17 @@ def rich_config(options: argparse.Namespace) -> Config:
         data={"unlabelled": places(options)},
         generator={"base": str(pipeline.resolve())},
         finetune={"start": "pseudo", "steps": 300, "pseudo_steps": options.pseudo_steps},
+    )
+
+
+def poor_config(options: argparse.Namespace) -> Config:
+    """The same method without unlabelled images: the embedded base, adapted to the labelled frames only."""
+    split = run(rich_config(options), until="dataset").dataset / "split.json"
+    return make_config(
+        options,
+        f"kvasir-{options.labels}-alone",
+        data={"labelled": None, "split": {"file": str(split)}},
+        adapt={"steps": options.poor_steps, "autoencoder_steps": 800, "decoder_steps": 400, "batch_size": 16},
     )
 
 
@@ -188,13 +193,14 @@ def measure_base(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure_pairs(options: argparse.Namespace) -> dict[str, Any]:
     """What the bank is worth, with and without unlabelled images."""
-    found = {}
+    made, found = {}, {}
+    configs = {"with": rich_config(options), "without": poor_config(options)}
     with shown_progress() as progress:
-        pool = None
-        for name, config in (("with", rich_config(options)), ("without", poor_config(options))):
-            made = run(config, progress, until="pairs")
-            pool = pool if pool is not None else Unlabelled.read(made.unlabelled)
-            found[name] = bank_figures(config, made, pool)
+        for name, config in configs.items():
+            made[name] = run(config, progress, until="pairs")
+    pool = Unlabelled.read(made["with"].unlabelled)
+    for name, config in configs.items():
+        found[name] = bank_figures(config, made[name], pool)
     return found
 
 

@@ -146,6 +146,8 @@ def main() -> None:
             files = way(Path(place))
         print(f"files on the way of a run                 {len(files)}")
         print(f"functions on the way of a run             {sum(files.values())}")
+        if arguments.list:
+            print("  " + ", ".join(f"{name} ({count})" for name, count in sorted(files.items())))
 
 
 if __name__ == "__main__":
