@@ -117,6 +117,7 @@ def load_autoencoder(folder: Path) -> Autoencoder:
         vae: Autoencoder = AUTOENCODERS[name].from_pretrained(folder, **_LOADING)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
+    vae.register_to_config(_name_or_path="")  # saved elsewhere, it would tell the path of this folder
     return vae.eval().requires_grad_(False)
 
 
