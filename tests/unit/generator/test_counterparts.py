@@ -3,9 +3,10 @@ import pytest
 import torch
 
 from mcpmix.config_file import resolve_config
+from mcpmix.core.errors import ModelError
 from mcpmix.core.seeds import seed_for
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.counterparts import CounterpartMaker, condition, fill_depth, swapped_conditions
+from mcpmix.generator.counterparts import CounterpartMaker, Looks, condition, fill_depth, swapped_conditions
 from mcpmix.generator.workers import Request, make_filled
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import load_base
@@ -14,7 +15,7 @@ from mcpmix.networks.generator import Generator
 SIZE = 64
 
 
-def make_maker(models, appearance=()):
+def make_maker(models, appearance=(), looks=None):
     """Three samples, a random base and an untrained ControlNet."""
     rng = np.random.default_rng(0)
     arrays = Arrays(
@@ -32,7 +33,7 @@ def make_maker(models, appearance=()):
         }
     )
     generator = Generator(base, control_from_base(base, 2, (4, 4, 4, 4)))
-    return CounterpartMaker(generator, arrays, rng.random((3, SIZE, SIZE), dtype=np.float32), config)
+    return CounterpartMaker(generator, arrays, rng.random((3, SIZE, SIZE), dtype=np.float32), config, looks)
 
 
 def test_seeds_belong_to_run_sample_and_replica(random_models):
@@ -128,3 +129,32 @@ def test_swapped_conditions_differ_in_the_mask_alone(use, way):
     assert torch.equal(other[:, 0], elsewhere if use != "depth" else torch.zeros_like(mask))
     if (use, way) == ("both", "fill"):
         assert (own[:, 1] - wall).abs().max() < 0.03
+
+
+# --- looks of an adapted base ------------------------------------------------------------------------------
+
+
+LOOKS = Looks(("look 0 0", "look 0 1"), {"p": 0, "q": 1, "r": 0, "s": 0})
+
+
+def test_looks_travel_with_their_base(tmp_path):
+    assert Looks.read(tmp_path) is None
+    LOOKS.write(tmp_path)
+    assert Looks.read(tmp_path) == LOOKS
+    assert LOOKS.shares.tolist() == [0.75, 0.25]
+    assert (LOOKS.words("q"), LOOKS.words("stranger")) == ("look 0 1", None)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"texts": ["look"]}', '{"texts": 1, "look_of": {}}'])
+def test_damaged_looks_are_named(tmp_path, content):
+    (tmp_path / "looks.json").write_text(content)
+    with pytest.raises(ModelError, match=r"looks\.json is damaged.*[Aa]dapt"):
+        Looks.read(tmp_path)
+
+
+def test_counterparts_are_drawn_in_the_looks_of_the_base_by_their_shares(random_models):
+    maker = make_maker(random_models, appearance=("pale",), looks=LOOKS)
+    texts = [maker.text(Request(0, replica)) for replica in range(400)]
+    assert texts == [maker.text(Request(0, replica)) for replica in range(400)]
+    assert set(texts) == {"a polyp. look 0 0", "a polyp. look 0 1"}  # in place of the configured appearance
+    assert np.mean([text.endswith("0 1") for text in texts]) == pytest.approx(0.25, abs=0.06)
