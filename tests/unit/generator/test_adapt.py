@@ -2,14 +2,13 @@
 
 import json
 import math
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 from diffusers import AutoencoderKL, AutoencoderTiny
 from PIL import Image
-from tests.helpers.progress import Recorder
+from tests.helpers.progress import Kill, Recorder
 
 from mcpmix.core.device import setup
 from mcpmix.core.errors import ModelError
@@ -96,25 +95,6 @@ def test_the_result_is_a_base_that_lists_what_it_has_seen(adapted, inputs, rando
     again = Recorder()
     assert adapted("base", *steps, progress=again).digest == made.digest
     assert again.titles == []
-
-
-class Kill(Recorder):
-    """Stops a task at its second step."""
-
-    def __init__(self, title):
-        super().__init__()
-        self.title = title
-
-    @contextmanager
-    def track(self, title, total, done=0):
-        steps = []
-
-        def advance(count=1, note=""):
-            steps.append(count)
-            if title == self.title and len(steps) == 2:
-                raise KeyboardInterrupt
-
-        yield advance
 
 
 def test_a_stage_killed_in_each_of_its_trainings_ends_in_the_same_bits(adapted):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.helpers.unlabelled import store_unlabelled
 
 from mcpmix.config_file import resolve_config
 from mcpmix.core.device import Runtime
@@ -39,11 +40,11 @@ def _counting(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, random_models):
-    """Index the images and run the stage: `run(*overrides)` gives its artefact."""
+    """Index the images and run the stage: `run(*overrides)` gives its artefact; `more` are unlabelled."""
     for name in ("images", "masks"):
         (tmp_path / name).mkdir()
 
-    def go(*overrides):
+    def go(*overrides, more=None):
         tree = {
             "preset": "tiny",
             "data": {
@@ -57,7 +58,7 @@ def run(tmp_path, random_models):
         }
         config = resolve_config(tree, overrides)
         index = dataset.run(config, tmp_path / "run" / "dataset")
-        return depth.run(config, index, None, tmp_path / "run" / "depth", RUNTIME)
+        return depth.run(config, index, more, tmp_path / "run" / "depth", RUNTIME)
 
     return go
 
@@ -96,6 +97,23 @@ def test_where_fine_tuning_is_validated_the_images_it_looks_at_have_maps_too(run
     assert CountingNetwork.seen == 5
     assert before.digest != made.digest
     assert run("finetune.validation.every=9").digest == made.digest  # how often does not matter
+
+
+def test_unlabelled_images_have_maps_only_where_fine_tuning_begins_with_them_and_sees_depth(run, tmp_path):
+    write(tmp_path, [10, 60, 110, 160, 210, 250])
+    levels = np.array([30, 90, 200], np.uint8)
+    images = np.broadcast_to(levels[:, None, None, None], (3, 16, 16, 3)).copy()
+    more = store_unlabelled(tmp_path / "run" / "unlabelled", images, ["unlabelled/0/a/x.jpg", "y", "z"])
+    plain = run(more=more)
+    assert plain.manifest["counts"]["maps"] == 4
+    assert run().digest == plain.digest
+    begun = ("data.unlabelled=more", "finetune.start=pseudo")
+    assert run(*begun, "finetune.condition=mask", more=more).digest == plain.digest
+    made = run(*begun, more=more)
+    assert made.manifest["counts"] == {"maps": 7, "reused": 4}
+    found = read_depths(made.folder, ["unlabelled/0/a/x.jpg", "z", "s1"])[:, 8, 8]
+    assert found == pytest.approx(np.array([30, 200, 60]) / 255, abs=1e-4)
+    assert CountingNetwork.seen == 7
 
 
 def test_a_killed_stage_keeps_whole_maps_and_makes_damaged_ones_again(run, tmp_path):

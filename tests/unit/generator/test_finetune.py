@@ -6,13 +6,19 @@ import weakref
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.helpers.progress import Kill
+from tests.helpers.unlabelled import store_frames
 
-from mcpmix.core.device import Runtime
-from mcpmix.core.errors import ConfigError, ModelError
+from mcpmix.core.device import Runtime, setup
+from mcpmix.core.errors import ConfigError, DataError, ModelError
+from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import Artifact
+from mcpmix.data import dataset
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.generator import finetune
+from mcpmix.data.leakage import read_seen
+from mcpmix.data.unlabelled import Unlabelled
+from mcpmix.generator import depth, finetune
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.finetune_trainer import prepare
@@ -23,6 +29,7 @@ from mcpmix.networks.weight_files import folder_digest
 from mcpmix.run import run
 
 CPU = torch.device("cpu")
+WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
 def test_autoencoder_and_text_encoder_have_left_memory_when_training_starts(
@@ -149,3 +156,72 @@ def test_a_second_decoder_shares_all_else(random_models):
     with torch.no_grad():
         assert torch.equal(view(latents, 5, text).sample, torch.full_like(latents, 3.0))
         assert not torch.equal(unet(latents, 5, text).sample, torch.full_like(latents, 3.0))
+
+
+# --- a start from pseudo-masks -----------------------------------------------------------------------------
+
+
+PSEUDO = ("data.unlabelled=more", "finetune.start=pseudo", "finetune.pseudo_steps=2", "finetune.ema_decay=0")
+
+
+@pytest.fixture
+def frames(tmp_path):
+    """Unlabelled frames and their pseudo-masks, two of three of which are used."""
+    return finetune.Marked(*store_frames(tmp_path, [True, False, True]))
+
+
+@pytest.fixture
+def begun(make_config, frames, tmp_path):
+    """Runs the stage: `begun("folder", "key=value", ...)`."""
+    runtime = setup("cpu", "float32", 1, deterministic=True)
+
+    def make(name, *overrides, marked=frames, progress=SILENT):
+        config = make_config(tmp_path, *PSEUDO, *overrides)
+        data = dataset.run(config, config.folder / "dataset")
+        maps = depth.run(config, data, frames.unlabelled, config.folder / "depth", runtime)
+        return finetune.run(config, data, maps, None, marked, tmp_path / name, runtime, progress)
+
+    return make
+
+
+@pytest.mark.parametrize("condition", ["both", "mask"])
+def test_unlabelled_images_come_first_and_are_listed_as_seen(begun, frames, tmp_path, monkeypatch, condition):
+    sets, real = [], finetune.prepare
+    monkeypatch.setattr(finetune, "prepare", lambda *given: sets.append(given[1:3]) or real(*given))
+    made = begun("generator", f"finetune.condition={condition}")
+    index, pool = DatasetIndex.read(tmp_path / "small" / "dataset"), Unlabelled.read(frames.unlabelled)
+    (labelled, _), (more, depths) = sets
+    assert labelled.ids == tuple(record.id for record in index.part("train"))
+    assert more.ids == (pool.ids[0], pool.ids[2])
+    assert depths.any() == (condition == "both")
+    assert (tmp_path / "small" / "depth" / f"{pool.ids[0]}.png").exists() == (condition == "both")
+    assert made.manifest["counts"]["steps"] == 2 + 2
+    for place in (made.folder, made / "controlnet"):
+        seen = {image.sha256 for image in read_seen(place)}
+        assert seen == {r.image_sha256 for r in index.part("train")} | {image.sha256 for image in pool.seen}
+
+
+def test_it_is_stopped_between_the_two_and_ends_in_the_same_bits(begun):
+    whole = begun("whole")
+    for _ in range(2):  # before the checkpoints of the second step and of the third
+        with pytest.raises(KeyboardInterrupt):
+            begun("stopped", progress=Kill("finetune"))
+    weights = [load_file(made / "controlnet" / WEIGHTS) for made in (whole, begun("stopped"))]
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name]), name
+
+
+def test_other_pseudo_masks_are_another_generator(make_config, tmp_path):
+    config = make_config(tmp_path, *PSEUDO)
+    stages = [Artifact(tmp_path, {"digest": name}) for name in ("dataset", "depth")]
+    artifacts = [Artifact(tmp_path, {"digest": name}) for name in ("unlabelled", "one", "two")]
+    keys = [
+        finetune.key(config, *stages, None, finetune.Marked(artifacts[0], each)) for each in artifacts[1:]
+    ]
+    assert keys[0].digest != keys[1].digest
+
+
+def test_pseudo_masks_of_which_none_is_used(begun, frames, tmp_path):
+    unused = store_frames(tmp_path / "unused", [False, False])
+    with pytest.raises(DataError, match=r"finetune\.start: pseudo.*pseudo\.agreement"):
+        begun("generator", marked=finetune.Marked(*unused))

@@ -9,8 +9,10 @@ import torch
 
 from mcpmix.core.device import Runtime
 from mcpmix.core.processes import Processes
-from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, draw, turn
-from mcpmix.networks.diffusion import load_base, lower_frozen
+from mcpmix.data.cache import Arrays
+from mcpmix.generator import finetune_trainer
+from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, draw, prepare, turn
+from mcpmix.networks.diffusion import embed_prompts, load_base, lower_frozen
 
 CPU = torch.device("cpu")
 FLOAT32 = Runtime(CPU, torch.float32, "test")
@@ -153,6 +155,41 @@ def test_a_start_is_where_training_starts_from(steps, base, data, make_config, t
     assert_same(([], networks.trained.state_dict()), ([], trainer.networks.trained.state_dict()))
     again = Trainer(networks, data, config, FLOAT32, Processes())
     assert again.step(0)[0] != pytest.approx(losses[0], rel=1e-6)
+
+
+def test_first_steps_learn_from_pseudo_masks_and_later_ones_from_labels(
+    base, data, make_config, tmp_path, monkeypatch
+):
+    pseudo = ("data.unlabelled=more", "finetune.start=pseudo", "finetune.pseudo_steps=2")
+    settings = make_config(tmp_path, *pseudo, "finetune.batch_size=2")
+    first = dataclasses.replace(data, latents=data.latents + 1)
+    drawn = []
+    monkeypatch.setattr(
+        finetune_trainer, "draw", lambda chosen, *given: drawn.append(chosen) or draw(chosen, *given)
+    )
+    networks = build_networks(copy.deepcopy(base), settings.finetune, FLOAT32)
+    trainer = Trainer(networks, data, settings, FLOAT32, Processes(), first)
+    for index in range(4):
+        trainer.step(index)
+    assert [chosen is first for chosen in drawn] == [True, True, False, False]
+    assert drawn[3] is data
+
+
+def test_the_prompt_of_an_image_names_its_look(base, make_config, tmp_path):
+    config = make_config(tmp_path)
+    arrays = Arrays(tuple("abcd"), np.zeros((4, 32, 32, 3), np.uint8), np.zeros((4, 32, 32), np.uint8))
+    depths, prompt = np.zeros((4, 32, 32), np.float32), config.generator.prompt.text
+    looks = prepare(base, arrays, depths, config, ["look 1", None, "look 0", "look 1"])
+    texts = ["", prompt, f"{prompt} look 0", f"{prompt} look 1"]
+    assert looks.text_of.tolist() == [3, 1, 2, 3]
+    torch.testing.assert_close(looks.text, embed_prompts(base, texts))
+    plain = prepare(base, arrays, depths, config)
+    assert plain.text_of.tolist() == [1, 1, 1, 1]
+    assert torch.equal(plain.text, looks.text[:2])
+    settings = make_config(tmp_path, "finetune.prompt_dropout=0").finetune
+    batch = draw(looks, settings, 1000, 200, (0, 1))(slice(0, 200))
+    shown = {tuple(text.flatten()[:50].tolist()) for text in batch.text}
+    assert shown == {tuple(text.flatten()[:50].tolist()) for text in looks.text[1:]}
 
 
 def test_turns_are_the_eight_symmetries_of_the_square():
