@@ -20,12 +20,19 @@ def test_settings_of_the_section_rla_reach_the_gates(make_config, tmp_path):
 
 def test_the_fixed_arms_take_their_weight_from_the_section_rla(make_config, tmp_path):
     config = make_config(tmp_path, "rla.fixed_rho=0.4", "rla.s_max=0.6")
-    for arm in ("mcpmix", "mcpmix-stepwise", "mcpmix-cosine"):
+    for arm in ("mcpmix", "mcpmix-stepwise", "mcpmix-cosine", "pseudo-label-mcpmix"):
         assert arm_strategy(config, arm).rho == 0.4
-    assert arm_strategy(config, "mcpmix").s_max == 0.6
+    for arm in ("mcpmix", "pseudo-label-mcpmix"):
+        assert arm_strategy(config, arm).s_max == 0.6
 
 
 def test_settings_of_other_strategies_come_from_the_section_train(make_config, tmp_path):
     config = make_config(tmp_path, "train.strategies.mixup.alpha=0.4")
     assert arm_strategy(config, "mixup").alpha == 0.4
     assert check_arms((), {"mixup": {"alpha": -1}})[0].startswith("train.strategies.mixup: ")
+
+
+def test_the_weight_of_the_mean_teacher_rises_over_the_epochs_of_the_training(make_config, tmp_path):
+    settings = "train.strategies={mean-teacher: {ramp: 0.5, decay: 0.9}}"
+    strategy = arm_strategy(make_config(tmp_path, "train.epochs=8", settings), "mean-teacher")
+    assert (strategy.epochs, strategy.ramp, strategy.decay) == (8, 0.5, 0.9)

@@ -147,6 +147,26 @@ def test_an_arm_is_trained_again_only_if_it_uses_what_changed(make_config, tmp_p
     assert changed == trained_again
 
 
+@pytest.mark.parametrize(
+    ("arm", "reads"),
+    [
+        ("full-sup", set()),
+        ("mean-teacher", {"unlabelled"}),
+        ("pseudo-label", {"pseudo"}),
+        ("pseudo-label-mcpmix", {"pseudo", "pairs"}),
+    ],
+)
+def test_an_arm_depends_on_the_artefacts_that_it_reads(make_config, tmp_path, arm, reads):
+    config, parts = make_config(tmp_path), ("dataset", "pairs", "unlabelled", "pseudo")
+    made = {part: Artifact(tmp_path, {"digest": part}) for part in parts}
+    key, other = train.key(config, Inputs(**made), arm, 0), Artifact(tmp_path, {"digest": "other"})
+    changed = {part for part in parts if train.key(config, Inputs(**{**made, part: other}), arm, 0) != key}
+    assert changed == {"dataset"} | reads
+    for part in reads - {"pairs"}:
+        with pytest.raises(DataError, match=rf"{arm} .*data\.unlabelled"):
+            train.key(config, Inputs(**{**made, part: None}), arm, 0)
+
+
 def test_replaced_weights_are_noticed_and_moved_ones_are_not(make_config, tmp_path):
     artifact = Artifact(tmp_path, {"digest": "d"})
     inputs = Inputs(artifact, artifact, artifact, artifact, None, artifact, artifact)

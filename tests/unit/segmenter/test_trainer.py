@@ -4,12 +4,16 @@ import threading
 
 import pytest
 import torch
+from tests.helpers.unlabelled import store_frames
 
+from mcpmix.core.errors import DataError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.seeds import seed_everything
+from mcpmix.data.augment import denormalise
+from mcpmix.data.cache import Arrays
 from mcpmix.run import run
 from mcpmix.segmenter import train
-from mcpmix.segmenter.arms import check_arms
+from mcpmix.segmenter.arms import Inputs, check_arms
 from mcpmix.segmenter.trainer import one_ahead
 
 
@@ -66,6 +70,90 @@ def test_stopped_and_resumed_equals_uninterrupted(trainer_in):
     resumed = trainer_in("stopped", "pixmix")
     resumed.fit(SILENT)
     assert_same(whole, resumed)
+
+
+# --- unlabelled images --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def semi_supervised(make_config, tmp_path):
+    """Trainers of arms that take unlabelled images, three of four with a pseudo-mask that is used."""
+    config = make_config(tmp_path, "train.epochs=3", "train.arms=[full-sup]")
+    made = run(config, until="dataset")
+    frames = store_frames(tmp_path, [True, False, True, True])
+
+    def make(name, arm, marked=frames):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        inputs = Inputs(made.dataset, unlabelled=marked[0], pseudo=marked[1])
+        return train.Trainer(config, inputs, arm, 0, folder, made.runtime)
+
+    return make
+
+
+@pytest.mark.parametrize("arm", ["pseudo-label", "mean-teacher"])
+def test_an_arm_on_unlabelled_images_is_resumed_exactly(semi_supervised, arm):
+    whole = semi_supervised("whole", arm)
+    whole.fit(SILENT)
+    stopped = semi_supervised("stopped", arm)
+    stopped.epochs = 1
+    stopped.fit(SILENT)
+    resumed = semi_supervised("stopped", arm)
+    resumed.fit(SILENT)
+    assert_same(whole, resumed)
+    assert whole.best.keys() == resumed.best.keys()
+    for name, value in whole.best.items():
+        assert torch.equal(value, resumed.best[name]), name
+
+
+def test_the_weights_that_are_kept_are_those_of_the_teacher(semi_supervised):
+    trainer = semi_supervised("kept", "mean-teacher")
+    trainer._run_epoch(1)
+    trainer._validate(1)
+    for name, value in trainer.strategy.teacher.state_dict().items():
+        assert torch.equal(trainer.best[name], value), name
+    assert any(not torch.equal(trainer.best[name], value) for name, value in weights(trainer).items())
+
+
+def test_batches_bring_images_with_the_masks_that_are_used(semi_supervised):
+    trainer, plain = semi_supervised("pseudo", "pseudo-label"), semi_supervised("plain", "full-sup")
+    assert trainer.more.ids == tuple(f"unlabelled/0/{number}.png" for number in (0, 2, 3))
+    # An image that is its own mask stays so under the geometric transform, up to its edges.
+    masks = trainer.more.masks
+    trainer.more = Arrays(trainer.more.ids, masks[..., None].repeat(3, axis=3) * 255, masks)
+    both = list(zip(trainer._batches(1), plain._batches(1), strict=True))
+    assert len(both) == 2
+    for batch, other in both:
+        assert torch.equal(batch.images, other.images)  # seeds are matched: the labelled ones are the same
+        assert torch.equal(batch.masks, other.masks)
+        assert other.unlabelled is other.pseudo_masks is None
+        assert set(batch.pseudo_masks.unique().tolist()) == {0.0, 1.0}
+        shown = denormalise(batch.unlabelled).mean(1, keepdim=True) > 0.5
+        assert (shown == batch.pseudo_masks.bool()).float().mean() > 0.97
+    assert not torch.equal(both[0][0].unlabelled, both[1][0].unlabelled)
+
+
+def test_a_teacher_gets_all_images_and_no_masks(semi_supervised):
+    trainer = semi_supervised("teacher", "mean-teacher")
+    assert len(trainer.more) == 4
+    batch = next(trainer._batches(1))
+    assert batch.unlabelled.shape == batch.images.shape
+    assert batch.pseudo_masks is None
+
+
+def test_unlabelled_images_are_listed_as_seen_by_those_who_take_them(semi_supervised):
+    def seen(arm):
+        return {image.id for image in semi_supervised(arm, arm).seen}
+
+    more = {f"unlabelled/0/{number}.png" for number in range(4)}
+    assert seen("pseudo-label") == seen("mean-teacher") == seen("full-sup") | more
+    assert not seen("full-sup") & more
+
+
+def test_no_pseudo_mask_that_is_used_is_an_error_with_a_remedy(semi_supervised, tmp_path):
+    unused = store_frames(tmp_path / "unused", [False])
+    with pytest.raises(DataError, match=r"pseudo-label has no unlabelled image.*pseudo\.agreement"):
+        semi_supervised("none", "pseudo-label", unused)
 
 
 def test_an_observer_sees_terms_and_gradients(trainer_in):
