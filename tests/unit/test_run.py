@@ -31,6 +31,14 @@ def test_every_stage_leaves_a_manifest(finished):
     assert not list(folder.rglob("checkpoint*"))
 
 
+def test_nothing_is_made_of_unlabelled_images_without_any(finished):
+    made = {path.name for path in finished.folder.iterdir()}
+    assert {"dataset", "depth", "generator", "pairs"} <= made
+    assert not made & {"unlabelled", "base", "pseudo", "judge"}
+    rows = (finished.folder / "depth" / "maps.jsonl").read_text().splitlines()
+    assert len(rows) == 4  # the training images
+
+
 def test_each_segmenter_has_a_card_with_its_data_and_test_scores(finished):
     index = DatasetIndex.read(finished.folder / "dataset")
     for arm in finished.train.arms:
