@@ -34,7 +34,7 @@ from mcpmix.core.stage_folder import Artifact, write_json
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.unlabelled import Unlabelled
-from mcpmix.generator.adapt import PIPELINE, draw_images, features_of, sheet_of
+from mcpmix.generator.adapt import PIPELINE, draw_images, draw_prompts, features_of, sheet_of
 from mcpmix.generator.bank import read_rows
 from mcpmix.generator.counterparts import Looks
 from mcpmix.metrics.kid import kid
@@ -176,10 +176,7 @@ def measure_base(options: argparse.Namespace) -> dict[str, Any]:
         "embedded base (phantom)": (poor, resolve("embedded", "pipeline")),
     }
     for name, (settings, folder) in bases.items():
-        looks = Looks.read(folder)
-        words = [""] if looks is None else [f" {text}" for text in looks.texts]
-        prompt = settings.generator.prompt.text
-        prompts = [prompt + words[number % len(words)] for number in range(DRAWN)]
+        prompts = draw_prompts(settings, Looks.read(folder), DRAWN)
         runtime = setup("cpu", "bfloat16", 0, deterministic=True)
         images = draw_images(load_base(folder), prompts, settings, runtime)
         write_png(options.work / f"sheet-{name.split()[0]}-{len(name)}.png", sheet_of(images))

@@ -19,12 +19,12 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import ModelError
 from mcpmix.core.pixels import Pixels, as_images, as_pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.seeds import seed_everything, seed_for
+from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, training_digest
-from mcpmix.data.leakage import images_of, read_seen, write_seen
+from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
 from mcpmix.data.unlabelled import TRAINING_PART, Unlabelled
 from mcpmix.generator.autoencoder import (
     latent_spread,
@@ -112,7 +112,7 @@ def run(
         start = _start(config, images, folder, runtime, progress)
         features = load_features(config.rla.features)
         texts = [[prompt] * len(images)]
-        if (looks := _looks(config, images, [image.sha256 for image in seen], features, folder)) is not None:
+        if (looks := _looks(config, images, seen, places, features, folder)) is not None:
             texts.append([f"{prompt} {looks.words(image.sha256)}" for image in seen])
         preview = Preview(config, held, features, looks, folder, runtime, progress)
         base = train_base(
@@ -256,7 +256,12 @@ def require_same_latents(
 
 
 def _looks(
-    config: Config, images: Images, digests: Sequence[str], features: torch.nn.Module, folder: Path
+    config: Config,
+    images: Images,
+    seen: Sequence[SeenImage],
+    places: Sequence[str],
+    features: torch.nn.Module,
+    folder: Path,
 ) -> Looks | None:
     """Group the images by their features, once; None if no looks are asked for."""
     if not config.adapt.looks:
@@ -264,7 +269,10 @@ def _looks(
     if (found := Looks.read(folder)) is None:
         numbers = group_looks(features_of(features, images), config.adapt.looks, config.seed)
         words = tuple(look_words(number) for number in range(max(numbers) + 1))
-        found = Looks(words, dict(zip(digests, numbers, strict=True)))
+        own = [number for number, place in zip(numbers, places, strict=True) if place == TRAINING_PART]
+        shares = tuple(own.count(number) / len(own) for number in range(len(words)))
+        look_of = {image.sha256: number for image, number in zip(seen, numbers, strict=True)}
+        found = Looks(words, look_of, shares)
         found.write(folder)
     return found
 
@@ -311,9 +319,7 @@ class Preview:
         self.config, self.features, self.folder = config, features, folder
         self.runtime, self.progress = runtime, progress
         self.held = features_of(features, held) if len(held) > 1 else None  # KID needs two
-        prompt, count = config.generator.prompt.text, config.adapt.validation_images
-        words = [""] if looks is None else [f" {text}" for text in looks.texts]
-        self.prompts = [prompt + words[number % len(words)] for number in range(count)]
+        self.prompts = draw_prompts(config, looks, config.adapt.validation_images)
         self.log = JsonLines(folder / _LOG)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -334,6 +340,12 @@ class Preview:
         self.progress.say(
             f"adapt: KID to the validation part {found.value:.4f} ± {found.error:.4f} at {step}"
         )
+
+
+def draw_prompts(config: Config, looks: Looks | None, count: int) -> list[str]:
+    """Prompts for images that are to look like those of the training part."""
+    prompt, rng = config.generator.prompt.text, numpy_rng("preview", config.seed)
+    return [prompt if looks is None else f"{prompt} {looks.draw(rng)}" for _ in range(count)]
 
 
 def draw_images(base: DiffusionBase, prompts: Sequence[str], config: Config, runtime: Runtime) -> Pixels:

@@ -35,11 +35,15 @@ class Looks:
 
     texts: tuple[str, ...]
     look_of: dict[str, int]  # by the digest of an image of the base's training
+    shares: tuple[float, ...]  # of the images of the training part that have each look
 
-    @property
-    def shares(self) -> np.ndarray:
-        """Share of the images that have each look."""
-        return np.bincount(list(self.look_of.values()), minlength=len(self.texts)) / len(self.look_of)
+    def draw(self, rng: np.random.Generator) -> str:
+        """The words of a look, drawn as often as images of the training part have it.
+
+        The pool may hold other kinds of images too, such as close-ups without lesions; a look that no image
+        of the training part has is never drawn.
+        """
+        return self.texts[int(rng.choice(len(self.texts), p=self.shares))]
 
     def words(self, digest: str) -> str | None:
         """The words of an image's look; None if the base has not seen it."""
@@ -47,7 +51,7 @@ class Looks:
 
     def write(self, base: Path) -> None:
         """Put them into the folder of a base."""
-        write_json(base / _LOOKS, {"texts": self.texts, "look_of": self.look_of})
+        write_json(base / _LOOKS, vars(self))
 
     @classmethod
     def read(cls, base: Path) -> "Looks | None":
@@ -56,7 +60,7 @@ class Looks:
             return None
         try:
             found = json.loads((base / _LOOKS).read_text(encoding="utf-8"))
-            return cls(tuple(found["texts"]), dict(found["look_of"]))
+            return cls(tuple(found["texts"]), dict(found["look_of"]), tuple(found["shares"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{base / _LOOKS} is damaged ({error!r}). Adapt the base again.") from error
 
@@ -78,9 +82,7 @@ class CounterpartMaker:
     ) -> None:
         self.generator, self.arrays, self.run_seed = generator, arrays, config.seed
         self.prompt, self.appearance = config.generator.prompt.text, config.synthesis.appearance
-        self.shares = None
-        if looks is not None:
-            self.appearance, self.shares = looks.texts, looks.shares
+        self.looks = looks
         tuned, drawn = config.finetune, config.synthesis
         self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
         masks = torch.from_numpy(arrays.masks).float()
@@ -92,12 +94,12 @@ class CounterpartMaker:
 
     def text(self, request: Request) -> str:
         """The prompt of a counterpart; its appearance is drawn by identity too."""
+        rng = numpy_rng("appearance", self.seed(request))
+        if self.looks is not None:
+            return f"{self.prompt} {self.looks.draw(rng)}"
         if not self.appearance:
             return self.prompt
-        rng = numpy_rng("appearance", self.seed(request))
-        count, shares = len(self.appearance), self.shares
-        chosen = int(rng.integers(count)) if shares is None else int(rng.choice(count, p=shares))
-        return f"{self.prompt} {self.appearance[chosen]}"
+        return f"{self.prompt} {self.appearance[int(rng.integers(len(self.appearance)))]}"
 
     def make(self, requests: Sequence[Request]) -> np.ndarray:
         """B,S,S,3 uint8 images, made as one batch."""

@@ -204,7 +204,7 @@ def test_prompts_name_the_looks_and_images_keep_theirs(adapted, inputs):
     assert set(looks.look_of) == {image.sha256 for image in read_seen(made / "pipeline")}
     assert looks.texts == tuple(f"look 0 {number}" for number in range(len(looks.texts)))
     assert 1 < len(looks.texts) <= 3
-    assert looks.shares.sum() == pytest.approx(1)
+    assert sum(looks.shares) == pytest.approx(1)
 
 
 def test_one_validation_image_gives_no_kid_and_no_error(make_config, random_models, tmp_path, monkeypatch):

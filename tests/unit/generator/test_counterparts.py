@@ -134,14 +134,13 @@ def test_swapped_conditions_differ_in_the_mask_alone(use, way):
 # --- looks of an adapted base ------------------------------------------------------------------------------
 
 
-LOOKS = Looks(("look 0 0", "look 0 1"), {"p": 0, "q": 1, "r": 0, "s": 0})
+LOOKS = Looks(("look 0 0", "look 0 1", "look 0 2"), {"p": 0, "q": 1, "r": 2}, (0.75, 0.25, 0.0))
 
 
 def test_looks_travel_with_their_base(tmp_path):
     assert Looks.read(tmp_path) is None
     LOOKS.write(tmp_path)
     assert Looks.read(tmp_path) == LOOKS
-    assert LOOKS.shares.tolist() == [0.75, 0.25]
     assert (LOOKS.words("q"), LOOKS.words("stranger")) == ("look 0 1", None)
 
 
@@ -156,5 +155,6 @@ def test_counterparts_are_drawn_in_the_looks_of_the_base_by_their_shares(random_
     maker = make_maker(random_models, appearance=("pale",), looks=LOOKS)
     texts = [maker.text(Request(0, replica)) for replica in range(400)]
     assert texts == [maker.text(Request(0, replica)) for replica in range(400)]
-    assert set(texts) == {"a polyp. look 0 0", "a polyp. look 0 1"}  # in place of the configured appearance
+    # In place of the configured appearance, and never in a look that no training image has.
+    assert set(texts) == {"a polyp. look 0 0", "a polyp. look 0 1"}
     assert np.mean([text.endswith("0 1") for text in texts]) == pytest.approx(0.25, abs=0.06)
