@@ -48,6 +48,21 @@ def test_init_says_what_it_found_and_writes_a_configuration_that_loads(mcpmix, p
     assert "  arms: [full-sup, mcpmix, mcpmix-rla]\n" in text
 
 
+def test_init_with_unlabelled_images_adapts_the_base_and_begins_with_pseudo_masks(
+    mcpmix, phantom_folder, tmp_path
+):
+    done = mcpmix(
+        "init", tmp_path / "study", "--root", phantom_folder, "--preset", "tiny",
+        "--unlabelled", tmp_path / "more", "--unlabelled", "/data/frames.zip",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    config = load_config(tmp_path / "study" / "mcpmix.yaml")
+    more, archive = config.data.unlabelled
+    assert (more.resolve(), str(archive)) == (tmp_path / "more", "/data/frames.zip")
+    assert min(config.adapt.steps, config.adapt.looks, config.adapt.autoencoder_steps) > 0
+    assert config.finetune.start == "pseudo"
+
+
 def test_init_keeps_every_value_of_the_preset(mcpmix, config):
     written = load_config(config)
     preset = load_config_of_preset("tiny")
@@ -140,6 +155,22 @@ def test_check_finds_problems_of_every_kind_at_once(mcpmix, config, phantom_fold
                  "'nobody/nothing-else'", "runs is a file"):  # fmt: skip
         assert text in done.err, text
     assert "Traceback" not in done.err
+
+
+def test_check_counts_unlabelled_images_and_names_those_of_the_test_part(mcpmix, config, phantom_folder):
+    more, images = phantom_folder.parent / "more", phantom_folder / "images"
+    more.mkdir()
+    Image.effect_noise((40, 32), 90).convert("RGB").save(more / "x.png")
+    settings = ("data.labelled=2", f"data.unlabelled={more}")
+    done = mcpmix("check", config, *settings)
+    assert done.code == 0, done.err
+    counts = "2 for train, 2 for validation, 2 for test; 3 without masks (1 in more, 2 in training part)"
+    assert counts in " ".join(done.out.split())
+    for image in images.iterdir():
+        (more / f"copy-{image.name}").write_bytes(image.read_bytes())
+    text = error_of(mcpmix("check", config, *settings), 3)
+    assert "4 images without masks cannot be used" in text  # copies of training images do no harm
+    assert text.count("is the test image") == text.count("is the validation image") == 2
 
 
 def test_check_refuses_copies_across_the_split(mcpmix, config, phantom_folder):

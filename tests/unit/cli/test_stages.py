@@ -13,13 +13,21 @@ def test_only_takes_an_id_and_a_replica(mcpmix, config, text):
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "depth", "finetune", "synthesize", "synthesize --only a:0", "train", "evaluate", "report"],
-)
+    ["run", "depth", "adapt adapt.steps=2", "finetune", "synthesize", "synthesize --only a:0", "train",
+     "evaluate", "report"],
+)  # fmt: skip
 def test_every_stage_checks_the_settings_before_anything_is_made(mcpmix, config, command):
     name, *options = command.split()
     ended = mcpmix(name, config, "train.arms=[full-sup, mixupp]", *options)
     assert ended.code == 2
     assert "no strategy 'mixupp'" in ended.err
+    assert not list(config.parent.rglob("dataset"))
+
+
+def test_adapt_without_steps_says_which_setting_to_give(mcpmix, config):
+    ended = mcpmix("adapt", config)
+    assert ended.code == 2
+    assert "adapt.steps is 0" in ended.err
     assert not list(config.parent.rglob("dataset"))
 
 
