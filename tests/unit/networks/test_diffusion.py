@@ -3,16 +3,18 @@ import torch
 from diffusers import AutoencoderKL, DDPMScheduler
 from tools.pretrain.blueprints import build_scheduler
 
-from mcpmix.core.errors import ModelError
+from mcpmix.core.errors import DependencyError, ModelError
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     NoiseSchedule,
+    add_lora,
     decode_latents,
     embed_prompts,
     encode_images,
     lesion_emphasis,
     load_autoencoder,
     load_base,
+    new_unet,
     noise_schedule,
 )
 
@@ -120,3 +122,23 @@ def test_a_lesion_weight_of_one_and_an_empty_mask_change_nothing():
     masks = (torch.rand(2, 8, 8) < 0.3).float()
     torch.testing.assert_close(lesion_emphasis(masks, (2, 2), 1.0), torch.ones(2, 2, 2))
     torch.testing.assert_close(lesion_emphasis(torch.zeros(1, 8, 8), (2, 2), 9.0), torch.ones(1, 2, 2))
+
+
+def test_a_denoiser_from_scratch_belongs_to_its_seed():
+    one, same, other = (
+        new_unet("tiny", latent_channels=4, text_width=16, latent_side=8, seed=seed).state_dict()
+        for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(value, same[name]) for name, value in one.items())
+    assert not torch.equal(one["conv_in.weight"], other["conv_in.weight"])
+
+
+def test_an_autoencoder_saved_elsewhere_does_not_tell_where_it_came_from(random_models, tmp_path):
+    load_autoencoder(random_models / "pipeline" / "vae").save_pretrained(tmp_path / "vae")
+    assert str(random_models) not in (tmp_path / "vae" / "config.json").read_text()
+
+
+def test_lora_without_its_package_says_what_to_install(random_models, monkeypatch):
+    monkeypatch.setattr("mcpmix.networks.diffusion.find_spec", lambda _: None)
+    with pytest.raises(DependencyError, match=r"peft.*mcpmix\[adapt\].*adapt\.lora_rank=0"):
+        add_lora(load_base(random_models / "pipeline").unet, 4)
