@@ -19,7 +19,7 @@ from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import read_seen
 from mcpmix.data.unlabelled import TRAINING_PART, Unlabelled
 from mcpmix.generator import adapt
-from mcpmix.generator.adapt import Pool, Preview, draw_chances, group_looks, sheet_of
+from mcpmix.generator.adapt import Pool, Preview, draw_chances, draw_prompts, group_looks, sheet_of
 from mcpmix.generator.autoencoder import latent_spread
 from mcpmix.generator.counterparts import Looks
 from mcpmix.networks.diffusion import load_base
@@ -204,7 +204,17 @@ def test_prompts_name_the_looks_and_images_keep_theirs(adapted, inputs):
     assert set(looks.look_of) == {image.sha256 for image in read_seen(made / "pipeline")}
     assert looks.texts == tuple(f"look 0 {number}" for number in range(len(looks.texts)))
     assert 1 < len(looks.texts) <= 3
-    assert sum(looks.shares) == pytest.approx(1)
+    own = [looks.look_of[record.image_sha256] for record in DatasetIndex.read(inputs[0]).part("train")]
+    assert looks.shares == tuple(own.count(number) / 4 for number in range(len(looks.texts)))
+
+
+def test_previews_are_drawn_in_looks_of_the_training_part(make_config, tmp_path):
+    config = make_config(tmp_path)
+    prompt, looks = config.generator.prompt.text, Looks(("a", "b", "c"), {}, (0.75, 0.0, 0.25))
+    drawn = draw_prompts(config, looks, 200)
+    assert set(drawn) == {f"{prompt} a", f"{prompt} c"}
+    assert drawn.count(f"{prompt} a") == pytest.approx(150, abs=20)
+    assert draw_prompts(config, None, 2) == [prompt, prompt]
 
 
 def test_one_validation_image_gives_no_kid_and_no_error(make_config, random_models, tmp_path, monkeypatch):
