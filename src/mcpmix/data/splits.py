@@ -118,7 +118,7 @@ def hold_out(samples: Sequence[Sample], share: float, seed: int) -> frozenset[st
 def keep_labels(split: Split, samples: Sequence[Sample], count: int, seed: int) -> Split:
     """The same split with at most `count` training images, whole groups at random.
 
-    A smaller count gives a part of what a larger one gives.
+    A smaller count gives a part of what a larger one gives. Known images of the other groups leave the split.
 
     Raises:
         DataError: there are fewer training images, or the first group alone has more.
@@ -144,7 +144,10 @@ def keep_labels(split: Split, samples: Sequence[Sample], count: int, seed: int) 
             f"data.labelled: {count} is less than the {len(group)} images of the first group drawn "
             f"({names[place]}), and groups are never split. Give a larger number."
         )
-    return replace(split, train=tuple(sorted(kept)))
+    groups = {sample.id: sample.group for sample in samples}
+    seen = {groups[name] for name in kept}
+    known = tuple(name for name in split.known if groups[name] in seen)
+    return replace(split, train=tuple(sorted(kept)), known=known)
 
 
 def _deal(

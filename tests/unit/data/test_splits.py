@@ -313,3 +313,12 @@ def test_more_labels_than_images_or_fewer_than_a_group():
         keep_labels(split, samples, 13, seed=0)
     with pytest.raises(DataError, match=r"data\.labelled: 3 is less than the 4 images .*\(g[012]\)"):
         keep_labels(split, samples, 3, seed=0)
+
+
+def test_known_images_are_of_groups_that_keep_their_labels():
+    samples = samples_of(2, 2, 2, 1, 1)
+    split = Split(("g0_0", "g1_0", "g2_0"), ("g3_0",), ("g4_0",), ("g0_1", "g1_1", "g2_1"))
+    fewer = keep_labels(split, samples, 2, seed=0)
+    assert len(fewer.train) == 2
+    assert groups_in(fewer.known) == groups_in(fewer.train)
+    assert keep_labels(split, samples, 3, seed=0) == split
