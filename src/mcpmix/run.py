@@ -93,7 +93,7 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
 
 def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterator[str]:
     """Make one stage after the other into `made`, and yield the name of each that is there."""
-    folder, runtime, arms = config.folder, made.runtime, config.train.arms
+    folder, runtime, arms, asked = config.folder, made.runtime, config.train.arms, config
     if connect().leads:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     from mcpmix.report import report  # its plots are heavy to import, and nothing before needs them
 
     made.report = report.run(
-        config, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress
+        asked, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress
     )
     yield "report"
 

@@ -98,6 +98,13 @@ def test_a_counterpart_is_made_again_to_the_bit(finished):
     assert "look 0" in remade.prompt
 
 
+def test_the_report_shows_the_settings_that_were_asked_for(finished):
+    config, made = finished
+    page = (made.report / "report.html").read_text(encoding="utf-8")
+    assert config.generator.base in page
+    assert str(made.base.folder) not in page
+
+
 @pytest.mark.parametrize("arm", ARMS)
 def test_segmenters_say_whether_they_saw_unlabelled_images(finished, arm):
     _, made = finished
