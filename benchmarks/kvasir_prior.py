@@ -101,7 +101,6 @@ def make_config(options: argparse.Namespace, name: str, **sections: Any) -> Conf
             "epochs": max(1, round(options.steps / -(-options.labels // 8))),
             "validate_every": max(1, round(options.steps / -(-options.labels // 8) / 10)),
         },
-        "runtime": {"precision": "bfloat16"},
     }
     for section, values in sections.items():
         tree[section] = {**tree.get(section, {}), **values}
@@ -128,6 +127,9 @@ def base_config(options: argparse.Namespace) -> Config:
             "validate_every": 2000,
             "validation_images": 64,
         },
+        runtime={
+            "precision": "bfloat16"
+        },  # half the time on a CPU that has it; segmenters are faster without
     )
 
 
