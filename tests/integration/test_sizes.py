@@ -31,7 +31,8 @@ def batch():
     masks = torch.zeros(2, 1, *SHAPE)
     masks[:, :, 10:30, 20:55] = 1
     originals = Originals(images=lambda: images, warp=lambda maps: maps)
-    return Batch(images, masks, synthetic, ("a", "b"), originals)
+    unlabelled = torch.randn(2, 3, *SHAPE, generator=rng)
+    return Batch(images, masks, synthetic, ("a", "b"), originals, unlabelled, masks.flip(-1))
 
 
 @pytest.fixture(scope="module")
