@@ -112,15 +112,16 @@ def find(config: Config, progress: Progress = SILENT) -> list[Found]:
         DataError: with every place that does not exist or holds no image.
     """
     found, problems = [], []
+    names = [place.name for place in config.data.unlabelled]
     for number, place in enumerate(config.data.unlabelled):
         folder = folder_of(place, progress)
         paths = list_images(folder, deep=True) if folder.is_dir() else []
         if not paths:
             state = "holds no image" if folder.is_dir() else "does not exist"
             problems.append(f"{place} {state}; looked for {', '.join(sorted(ENDINGS))} in it and below.")
+        name = place.name if names.count(place.name) == 1 else f"{place.parent.name}/{place.name}"
         found += [
-            Found(f"unlabelled/{number}/{path.relative_to(folder).as_posix()}", path, place.name)
-            for path in paths
+            Found(f"unlabelled/{number}/{path.relative_to(folder).as_posix()}", path, name) for path in paths
         ]
     if problems:
         raise DataError(bullet_list("data.unlabelled: expected folders or archives of images:", problems))

@@ -78,6 +78,13 @@ def test_folders_and_archives_of_any_sizes_are_read_in_order(own):
     assert made.manifest["counts"]["notes"] == []
 
 
+def test_places_of_one_name_are_told_apart(own):
+    for number, place in enumerate(("north/frames", "south/frames")):
+        save(own / place / "x.png", photo(10 + number))
+    made, _ = make(own, places=("north/frames", "south/frames"))
+    assert Unlabelled.read(made).places == ("north/frames", "south/frames")
+
+
 def test_places_without_images_are_named_together(own):
     text = refused(own, places=("more", "nowhere", "lost.zip"))
     for place, state in (("more", "holds no image"), ("nowhere", "not exist"), ("lost.zip", "not exist")):
