@@ -127,9 +127,7 @@ def base_config(options: argparse.Namespace) -> Config:
             "validate_every": 2000,
             "validation_images": 64,
         },
-        runtime={
-            "precision": "bfloat16"
-        },  # half the time on a CPU that has it; segmenters are faster without
+        runtime={"precision": "bfloat16"},
     )
 
 
