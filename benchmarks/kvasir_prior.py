@@ -179,7 +179,7 @@ def measure_base(options: argparse.Namespace) -> dict[str, Any]:
         prompts = draw_prompts(settings, Looks.read(folder), DRAWN)
         runtime = setup("cpu", "bfloat16", 0, deterministic=True)
         images = draw_images(load_base(folder), prompts, settings, runtime)
-        write_png(options.work / f"sheet-{name.split()[0]}-{len(name)}.png", sheet_of(images))
+        write_png(options.work / f"sheet of {name}.png", sheet_of(images))
         found[name] = kid(features_of(phi, images), held)._asdict()
     counts = made.base.manifest["counts"]
     return {"kid": found, "images": counts["images"], "steps": counts["steps"], "held": len(held)}
