@@ -139,7 +139,7 @@ def shrinkage(vae: Autoencoder) -> int:
 
 
 UNETS = {"tiny": (64, 96, 144), "small": (64, 128, 192), "medium": (128, 192, 256)}
-"""Widths of the denoisers that can be made from scratch, by name: 6, 11 and 25 million parameters."""
+"""Widths of the denoisers that can be made from scratch, by name: 6, 11 and 22 million parameters."""
 
 
 def new_unet(

@@ -6,6 +6,7 @@ from tools.pretrain.blueprints import build_scheduler
 from mcpmix.core.errors import DependencyError, ModelError
 from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
+    UNETS,
     NoiseSchedule,
     add_lora,
     decode_latents,
@@ -142,3 +143,11 @@ def test_lora_without_its_package_says_what_to_install(random_models, monkeypatc
     monkeypatch.setattr("mcpmix.networks.diffusion.find_spec", lambda _: None)
     with pytest.raises(DependencyError, match=r"peft.*mcpmix\[adapt\].*adapt\.lora_rank=0"):
         add_lora(load_base(random_models / "pipeline").unet, 4)
+
+
+def test_denoisers_have_the_sizes_that_the_documentation_gives():
+    sizes = {
+        name: new_unet(name, latent_channels=4, text_width=96, latent_side=16).num_parameters()
+        for name in UNETS
+    }
+    assert {name: round(size / 1e6) for name, size in sizes.items()} == {"tiny": 6, "small": 11, "medium": 22}
