@@ -16,8 +16,9 @@ from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, reuse, workspace
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import LEDGER, Ledger, Row, contact_sheet, read_verified, write_synthetic
+from mcpmix.generator.bank import contact_sheet, write_synthetic
 from mcpmix.generator.judge import dice_of
+from mcpmix.generator.ledger import LEDGER, Ledger, Row, read_verified
 
 Kind = Literal["wrong", "blurred"]
 

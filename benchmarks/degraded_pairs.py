@@ -24,8 +24,8 @@ from mcpmix.cli.screen import shown_progress
 from mcpmix.config import Config
 from mcpmix.config_file import load_config
 from mcpmix.core.device import core_count, setup, worker_count
-from mcpmix.core.processes import side_by_side
 from mcpmix.core.progress import Progress
+from mcpmix.core.side_by_side import side_by_side
 from mcpmix.core.stage_folder import Artifact, write_json
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import cache_of, load_arrays

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from _bank import images_of, reasons_text, tries
 from _lite0 import prepared_weights
 from _markers import fill
+from mcpmix.bench.banks import bank_facts, images_of, reasons_text
 from mcpmix.cli.screen import shown_progress
 from mcpmix.config import Config
 from mcpmix.config_file import resolve_config
@@ -35,8 +35,8 @@ from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.adapt import PIPELINE, draw_images, draw_prompts, features_of, sheet_of
-from mcpmix.generator.bank import read_rows
 from mcpmix.generator.counterparts import Looks
+from mcpmix.generator.ledger import read_rows
 from mcpmix.metrics.kid import kid
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.features import load_features
@@ -97,8 +97,8 @@ def make_config(options: argparse.Namespace, name: str, **sections: Any) -> Conf
             "seeds": options.seeds,
             "batch_size": 8,
             "learning_rate": 1e-3,
-            # As many steps in every arm, to the nearest epoch; ten validations.
-            "epochs": max(1, round(options.steps / -(-options.labels // 8))),
+            # As many steps in every arm, in whole epochs and no fewer than asked for; ten validations.
+            "epochs": -(-options.steps // -(-options.labels // 8)),
             "validate_every": max(1, round(options.steps / -(-options.labels // 8) / 10)),
         },
     }
@@ -218,7 +218,7 @@ def bank_figures(config: Config, made: Run, pool: Unlabelled) -> dict[str, Any]:
     between = [np.linalg.norm(a - b) for a, b in combinations(real, 2)]
     sample = pool.images[:: max(1, len(pool.images) // 500)]
     return {
-        **tries(rows, made.judge),
+        **bank_facts(rows, made.judge),
         "parents": len(index.part("train")),
         "diversity": float(np.mean(apart) / np.mean(between)) if apart else None,
         "kid held-out": kid(features, held)._asdict(),

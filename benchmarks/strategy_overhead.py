@@ -65,7 +65,8 @@ def make_batch(size: int, images: int) -> Batch:
     blob = ((rows - size / 2) ** 2 + (columns - size / 3) ** 2 < (size / 6) ** 2).float()
     masks = blob.expand(images, 1, size, size).contiguous()
     names = tuple(f"sample-{number}" for number in range(images))
-    return Batch(real, masks, synthetic, names, Originals(lambda: real, _same), real.flip(0), masks)
+    whole, more = Originals(lambda: real, _same), real.flip(0)
+    return Batch(real, masks, synthetic, names, whole, more, masks, (more, masks))
 
 
 def _same(maps: Tensor) -> Tensor:

@@ -5,8 +5,9 @@
     python benchmarks/strategy_pictures.py --check    # whether the page is up to date
 
 Frames are those of the phantom. The counterpart of the paired strategies is a stand-in: the same frame with
-the colours of another patient, as the generator would make it under the same mask. So are pseudo-masks and
-the answers of a teacher: the phantom's own masks, for the teacher blurred.
+the colours of another patient, as the generator would make it under the same mask. So are pseudo-masks, the
+answers of a teacher (the phantom's own masks, for the teacher blurred) and the images of generative baselines
+(frames of other patients); the real ones are in `sheet.png` of their folders.
 """
 
 import argparse
@@ -26,7 +27,13 @@ from mcpmix import phantom
 from mcpmix.core.seeds import torch_rng
 from mcpmix.data.augment import denormalise, normalise
 from mcpmix.mixing.hsmix import centre_surround
-from mcpmix.mixing.registry import STRATEGIES, build_strategy, strategy_needs_pairs, unlabelled_source
+from mcpmix.mixing.registry import (
+    STRATEGIES,
+    build_strategy,
+    strategy_needs_pairs,
+    strategy_needs_set,
+    unlabelled_source,
+)
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
 from mcpmix.report.arms import label_of
 
@@ -36,20 +43,23 @@ FOLDER = ROOT / "docs" / "images" / "strategies"
 SIDE, GAP, CAPTION, COLOURS = 128, 4, 14, 256
 PATIENTS = (3, 8)  # of the phantom's world 5: lesions that overlap in part
 UNLABELLED = (11, 14)  # patients of the same world
+SYNTHETIC = (17, 20)  # likewise
 SETTINGS: dict[str, dict[str, object]] = {
     "mcpmix-rla": {"epochs": 10, "mu": 0.0},
     "mcpmix-stepwise": {"epochs": 10},
     "mcpmix-cosine": {"epochs": 10},
 }
+ALONE = ("full-sup", "full-sup-strong", "augmix", "pixmix")  # need no other image
 VISIBLE = (0.35, 0.7)  # share of the own image that shows both
 
 
 def make_batch() -> Batch:
-    """Two frames, their masks, stand-ins for their counterparts, and two more as unlabelled images."""
+    """Two frames, their masks, stand-ins for their counterparts, two more as unlabelled images, and a set."""
     images, masks = frames_of(PATIENTS)
     names = tuple(f"patient-{patient}" for patient in PATIENTS)
     whole = Originals(lambda: images, lambda maps: maps)
-    return Batch(images, masks, recoloured(images, images.flip(0)), names, whole, *frames_of(UNLABELLED))
+    counterparts, labelled_set = recoloured(images, images.flip(0)), frames_of(SYNTHETIC)
+    return Batch(images, masks, counterparts, names, whole, *frames_of(UNLABELLED), labelled_set)
 
 
 def frames_of(patients: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -110,7 +120,10 @@ def tiles(name: str, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
         unlabelled, masks = batch.more()
         known = masks[0] if source == "pseudo-masks" else torch.full_like(masks[0], 0.5)  # grey: not known
         first.append(("unlabelled image", unlabelled[0], known))
-    elif not strategy_needs_pairs(name) and name not in ("full-sup", "augmix", "pixmix"):
+    elif strategy_needs_set(name):
+        synthetic, masks = batch.with_own_masks()
+        first.append(("stand-in image", synthetic[0], masks[0]))
+    elif not strategy_needs_pairs(name) and name not in ALONE:
         first.append(("partner", batch.images[1], batch.masks[1]))
     shown = [
         (f"trained on: {term.name}", term.images[place], term.targets[place])

@@ -31,9 +31,9 @@ import diffusers
 import numpy as np
 import torch
 
-from _bank import images_of, reasons_text, tries
 from _markers import fill
 from _swap import draw_partners, where_changed
+from mcpmix.bench.banks import bank_facts, images_of, reasons_text
 from mcpmix.cli.screen import shown_progress
 from mcpmix.config import Config
 from mcpmix.config_file import load_config
@@ -41,11 +41,11 @@ from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.generator.bank import read_rows
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker, swapped_conditions
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import dice_of, load_judge
+from mcpmix.generator.ledger import read_rows
 from mcpmix.generator.workers import Request, make_filled
 from mcpmix.metrics.kid import kid
 from mcpmix.networks.features import load_features
@@ -322,7 +322,7 @@ def bank(bench: Bench, _: int) -> Row:
     place = {name: index for index, name in enumerate(bench.train.ids)}
     requests = [Request(place[row["parent"]], row["replica"]) for row in admitted]
     images = images_of(admitted, pairs.folder)
-    return {"rows": [bench.scores(images, requests)]} | tries(tried, judge)
+    return {"rows": [bench.scores(images, requests)]} | bank_facts(tried, judge)
 
 
 def bank_text(result: Row) -> str:
