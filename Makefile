@@ -17,7 +17,7 @@ SCRIPTS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check fuzz bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ check: $(DEV) ## lint, formatting and types; all three run even if one fails
 	$(BIN)/ruff format --check . || status=1; \
 	$(BIN)/mypy || status=1; \
 	exit $$status
+
+fuzz: $(DEV) ## 20,000 damaged files to everything that reads files; ARGS="--count 2000 --seed 1"
+	$(BIN)/python -m tools.fuzz $(ARGS)
 
 bench: $(RUNTIME) ## every script in benchmarks/
 	@test -n "$(SCRIPTS)" || { echo "benchmarks/ holds no scripts yet." >&2; exit 1; }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcpmix import metrics
     from mcpmix.config_file import load_config
+    from mcpmix.generator.stored_pairs import open_pairs
     from mcpmix.mixing.mcpmix import mix
     from mcpmix.mixing.mmd import mmd
     from mcpmix.mixing.rla import RLA
@@ -22,9 +23,10 @@ _HOME = {
     "mmd": "mcpmix.mixing.mmd",
     "load_config": "mcpmix.config_file",
     "load_segmenter": "mcpmix.segmenter.predict",
+    "open_pairs": "mcpmix.generator.stored_pairs",
 }
 
-__all__ = ["RLA", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd"]
+__all__ = ["RLA", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd", "open_pairs"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -4,13 +4,14 @@
 """
 
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
-PositiveInt = Annotated[int, Field(gt=0)]
-NaturalInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
+NaturalInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 PSEUDO = "pseudo"  # a start of fine-tuning
 
@@ -146,10 +147,10 @@ class PromptConfig(Section):
 
     @model_validator(mode="after")
     def _known_fields(self) -> Self:
-        try:
-            self.template.format(position="", target="")
-        except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"template may use only {{position}} and {{target}}: {error!r}") from error
+        # Plain fields only: {position:2000000000} would ask for two billion spaces.
+        for _, name, shape, conversion in Formatter().parse(self.template):
+            if name is not None and (name not in ("position", "target") or shape or conversion):
+                raise ValueError(f"template may use only {{position}} and {{target}}, found {{{name}}}")
         return self
 
     @property
@@ -449,6 +450,17 @@ class TrainConfig(Section):
     strategies: dict[str, dict[str, Any]] = Field(default={})
     """Settings of strategies that differ from their papers', as `{mixup: {alpha: 0.4}}`; docs/baselines.md
     lists them. Those of the arms of MCPMix are in the section rla."""
+
+    @field_validator("arms", mode="before")
+    @classmethod
+    def _names_with_commas(cls, value: object) -> object:
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _one_seed(cls, value: object) -> object:
+        return (value,) if isinstance(value, int) else value
+
     epochs: PositiveInt = 400
     """T: schedules reach their end here."""
     tail_epochs: NaturalInt = 0
@@ -487,6 +499,15 @@ class EvaluationConfig(Section):
     mark every table as leaking."""
 
 
+class TrackConfig(Section):
+    """Copies of the training logs for other programs, below the run's folder `track`; nothing is sent."""
+
+    tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
+    """Weights & Biases, in offline mode."""
+
+
 class RuntimeConfig(Section):
     """The machine."""
 
@@ -495,7 +516,7 @@ class RuntimeConfig(Section):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on GPUs that have it, otherwise float32."""
     threads: NaturalInt = 0
-    """CPU threads in all; 0: one per core. Trainings that run side by side share them."""
+    """CPU threads in all; 0: OMP_NUM_THREADS, or one per core. Trainings that run side by side share them."""
     jobs: NaturalInt = 0
     """Trainings side by side; 0: one per core on a CPU, one on a GPU."""
     deterministic: bool = True
@@ -521,6 +542,7 @@ class Config(Section):
     rla: RLAConfig = RLAConfig()
     editor: EditorConfig = EditorConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    track: TrackConfig = TrackConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")

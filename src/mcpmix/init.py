@@ -1,15 +1,16 @@
 """Where a user starts: `mcpmix init` for own images, `mcpmix data phantom` for a folder to practise on."""
 
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from PIL import Image
 from pydantic import BaseModel
@@ -20,13 +21,25 @@ from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.core.pixels import outline, write_png
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.reading import read_json
 from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import FOLDER, load_collection, world_seed, write_phantom_set
-from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection, write_csv
+from mcpmix.data.layouts import (
+    GIVEN,
+    GROUPS,
+    MANIFESTS,
+    METADATA,
+    Collection,
+    likely_mistake,
+    scan_folder,
+)
+from mcpmix.data.sample import read_image
 from mcpmix.data.splits import PARTS
+from mcpmix.data.tables import write_csv
 from mcpmix.networks.weight_files import EMBEDDED, is_present, licence_of
+from mcpmix.phantom.scene import MUCOSA
 
 _MOST_STEPS_UP = 3  # `../../../data` is still easier to read than an absolute path; more is not
 _SHEET_GAP, _SHEET_CONTOUR = 2, (90, 255, 120)  # pixels between frames, and a colour unlike any mucosa
@@ -46,13 +59,17 @@ _MAIN_SETTINGS: dict[str, tuple[str, ...]] = {
     "generator.prompt.": ("template", "position", "target"),
     "adapt.": ("steps", "looks", "autoencoder_steps", "decoder_steps"),
     "finetune.": ("start", "steps", "batch_size"),
-    "synthesis.": ("replicas", "steps", "source"),
+    "synthesis.": ("replicas", "steps", "appearance", "source"),
     "segmenter.": ("name", "variant", "weights"),
     "train.": ("arms", "seeds", "epochs", "batch_size", "learning_rate"),
     "rla.": ("controller", "features"),
     "runtime.": ("device", "precision", "jobs"),
 }
 
+_BY_MACHINE = {True: "small", False: "tiny"}  # whether there is a GPU, to a preset that it can run
+_COLOURED = 64  # images whose colours are looked at
+_GAMMA, _DARK = 2.2, 0.02  # of screens; level below which a pixel is the black around the view
+_RARE = 0.02  # share of the images below which a colour is an accident
 _ADAPT = {"steps": 4000, "looks": 16}  # where there are unlabelled images
 _ADAPT_EMBEDDED = {"autoencoder_steps": 1500, "decoder_steps": 700}
 
@@ -72,7 +89,7 @@ def write_starter_config(
     preset: str | None,
     force: bool,
     progress: Progress,
-) -> tuple[Path, list[str]]:
+) -> tuple[Path, list[str], DataError | None]:
     """Look at a data set and write `folder/mcpmix.yaml`, with a comment for each main setting.
 
     Args:
@@ -80,11 +97,12 @@ def write_starter_config(
         unlabelled: folders or archives of images without masks, which the generator learns from.
         source: a layout or a name of the catalogue; by default recognised from `root`.
         root: where the data is, for the other sources. If a split comes with it, it is used.
-        preset: where the settings come from, `small` by default; a data set of the catalogue adds its own,
-            and images that are named like those of one take its prompt.
+        preset: where the settings come from, by default `small` with a GPU and `tiny` without; a data set of
+            the catalogue adds its own, and images that are named like those of one take its prompt.
 
     Returns:
-        The file, and what was found in the folders and which weights it needs, a line each.
+        The file; what was found in the folders and which weights it needs, a line each; and the problem of
+        single files, if there is one: it is for `mcpmix check`, which can mend it.
     """
     file = folder / "mcpmix.yaml"
     if file.exists() and not force:
@@ -98,9 +116,9 @@ def write_starter_config(
         groups = groups or (place / GROUPS if (place / GROUPS).is_file() else None)
     places = {"root": root, "images": images, "masks": masks, "groups": groups}
     known = source in catalog.entries()
-    presets = [preset] if preset is not None else []
-    presets += [source] if known and source in preset_names() else []
-    presets = presets or ["small"]
+    fast = torch.cuda.is_available() or torch.backends.mps.is_available()
+    own = [source] if known and source in preset_names() else []  # which starts from `small` by itself
+    presets = [preset, *own] if preset is not None else own if own and fast else [_BY_MACHINE[fast], *own]
     tree: dict[str, Any] = {
         "preset": presets,
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", home.name).lstrip("._-") or "run",
@@ -112,21 +130,47 @@ def write_starter_config(
         tree["adapt"] = _ADAPT | (_ADAPT_EMBEDDED if embedded else {})
         tree["finetune"] = {"start": PSEUDO}
     resolve_config(tree)  # refuses an unknown preset before anything is read
-    collection = load_collection(source, **places, progress=progress)
+    collection, problem = _look_at(source, places, progress)
     if GIVEN in collection.splits:
         tree["data"]["split"] = {"method": GIVEN}
     alike = None if known else catalog.recognise_names(sample.image.stem for sample in collection.samples)
     if alike in preset_names():
         prompt = resolve_config({"preset": alike, "data": {"root": "."}}).generator.prompt
         tree["generator"] = {"prompt": prompt.model_dump()}
+    words = _own_words(resolve_config(tree), collection)
+    if words:
+        tree["synthesis"] = {"appearance": words}
     config = resolve_config(tree)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(file, commented_yaml(config, *presets))
     findings = [f"source: {source}", *_findings(collection, config)]
+    if preset is None:
+        there = f"{_BY_MACHINE[fast]}, because this machine has {'a' if fast else 'no'} GPU"
+        findings.append(f"preset: {there}; --preset takes another")
+    if words:
+        findings.append(f"counterparts take the colours that these images have: {', '.join(words)}")
     if "generator" in tree:
         findings.append(f"images are named like those of {alike}, so its prompt is used")
-    return file, [*findings, f"prompt: {config.generator.prompt.text}"]
+    return file, [*findings, f"prompt: {config.generator.prompt.text}"], problem
+
+
+def _look_at(
+    source: str, places: Mapping[str, Path | None], progress: Progress
+) -> tuple[Collection, DataError | None]:
+    """The data set, and the problem of single files, without which it is read then."""
+    images, masks = places["images"], places["masks"]
+    try:
+        collection, problem = load_collection(source, **places, progress=progress), None
+    except DataError as error:
+        if not (images is not None and images.is_dir() and masks is not None and masks.is_dir()):
+            raise
+        problem = error
+        # Without the table of groups: its mistakes are told, and must not hide what the folders hold.
+        collection = Collection(tuple(scan_folder(images, masks, left_out=[])))
+    if swapped := likely_mistake([(sample.image, sample.mask) for sample in collection.samples]):
+        raise problem or DataError(swapped.strip())
+    return collection, problem
 
 
 def find_source(root: Path, progress: Progress) -> str:
@@ -223,6 +267,28 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
         yield "`mcpmix check` says how to get them; --preset tiny needs none of them, and no GPU"
 
 
+def _own_words(config: Config, collection: Collection) -> list[str]:
+    """Of the appearances that the embedded base knows by name, those whose colour some of the images have.
+
+    Its words are for phantoms, of which some are green or blue; empty where none are configured.
+    """
+    wall = {f"{name} mucosa": np.array(colour) for name, (colour, _) in MUCOSA.items()}
+    words = [word for word in config.synthesis.appearance if word in wall]
+    if len(words) < len(config.synthesis.appearance) or config.generator.base != EMBEDDED or not words:
+        return []
+    palette = np.stack([wall[word] / wall[word].sum() for word in words])
+    step = max(1, len(collection.samples) // _COLOURED)
+    votes: Counter[str] = Counter()
+    for sample in collection.samples[::step]:
+        with suppress(DataError):
+            light = (read_image(sample.image) / 255.0) ** _GAMMA  # linear, as reflectances are
+            mean = (
+                light[light.max(axis=2) > _DARK].mean(axis=0) if light.max() > _DARK else light.mean((0, 1))
+            )
+            votes[words[int(np.square(palette - mean / max(mean.sum(), 1e-9)).sum(axis=1).argmin())]] += 1
+    return [word for word in words if votes[word] > _RARE * votes.total()]
+
+
 def _size(file: Path) -> tuple[int, int]:
     with Image.open(file) as image:
         return image.size
@@ -245,7 +311,7 @@ def write_phantom_folder(
     marker = out / "phantom.json"
     if not marker.exists():
         write_json(new_folder(out) / marker.name, settings)
-    elif json.loads(marker.read_text(encoding="utf-8")) != settings:  # frames that are there are kept
+    elif read_json(marker) != settings:  # frames that are there are kept
         raise StorageError(f"{out} holds another phantom set ({marker.name}). Choose another folder.")
     with storage_errors(out):
         samples, _ = write_phantom_set(

@@ -6,7 +6,6 @@ setting and the remedy. `check` runs all of them, `run` those of `require_settin
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,42 +18,43 @@ import torch
 
 from mcpmix import phantom
 from mcpmix.config import Config
-from mcpmix.core.device import setup, worker_count
-from mcpmix.core.errors import ConfigError, DataError, McpmixError, ModelError, StorageError, bullet_list
+from mcpmix.core.device import setup
+from mcpmix.core.errors import (
+    ConfigError,
+    DataError,
+    McpmixError,
+    ModelError,
+    StorageError,
+    bullet_list,
+    sorted_list,
+)
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.training import require_optimiser
 from mcpmix.data import unlabelled
-from mcpmix.data.audit import Audit, Facts, Severity, inspect_all
+from mcpmix.data.audit import Audit, Severity
 from mcpmix.data.dataset import load_collection, make_split
+from mcpmix.data.facts import Facts, inspect_all
+from mcpmix.data.groups import in_order
+from mcpmix.data.layouts import Collection, likely_mistake
 from mcpmix.data.leakage import SeenImage
 from mcpmix.data.likeness import Phi
-from mcpmix.data.splits import ALL_PARTS, keep_labels, require_lesions
+from mcpmix.data.splits import keep_labels, require_lesions
+from mcpmix.data.tables import unknown_ids
+from mcpmix.estimates import disk, makes_pairs, memory, part_sizes, seconds_left, time_text
 from mcpmix.generator.bank import inspect_bank
 from mcpmix.networks.controlnet import require_fit
-from mcpmix.networks.diffusion import load_autoencoder, require_channels
+from mcpmix.networks.diffusion import image_multiple, load_autoencoder, require_channels
 from mcpmix.networks.features import load_features
-from mcpmix.networks.memory import (
-    build_meta,
-    finetune_plan,
-    parameter_count,
-    pipeline_configs,
-    synthesis_plan,
-    training_plan,
-)
+from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
-from mcpmix.segmenter.arms import check_arms, needs_generator, needs_unlabelled, takes_edits
+from mcpmix.segmenter import arms as kinds
+from mcpmix.segmenter.track import require_trackers
 
 _PIPELINE = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
-_LARGE = 200_000_000  # parameters; a larger UNet is not trained on a CPU
-# For the estimate of the disk:
-_FLOAT = 4  # bytes
-_ADAM_STATE = 4  # tensors of a parameter's size in a checkpoint: weights, their average or best, two moments
-_PNG_BYTES = 2.5  # per pixel of a photograph
-_DEPTH_BYTES = 2  # per pixel
-_CACHED_BYTES = 4  # per pixel: three channels and the mask
+_FEW_TESTED = 3  # images or groups, below which a test says little
 
 
 @dataclass
@@ -63,11 +63,13 @@ class CheckResult:
 
     Attributes:
         problems: all that would stop a run, each with its remedy.
+        warnings: what a user must know although it stops nothing; those about images are in the audit.
         facts: what is in order, by topic.
         audit: what the files are; None for a phantom, or if they were not found.
     """
 
     problems: list[McpmixError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     audit: Audit | None = None
 
@@ -77,6 +79,11 @@ class CheckResult:
             self.facts[topic] = examine()
         except McpmixError as error:
             self.problems.append(error)
+
+    @property
+    def warned(self) -> int:
+        """How many warnings there are, those about images included."""
+        return len(self.warnings) + (self.audit.warned if self.audit is not None else 0)
 
     @property
     def exit_code(self) -> int:
@@ -95,10 +102,14 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     for topic, examine in _settings(config):
         result.look(topic, examine)
     with suppress(McpmixError):  # of a missing network, which is a problem already
-        result.facts |= dict(_memory(config))
+        result.facts |= dict(memory(config))
     result.look("pairs", lambda: inspect_bank(config.folder / "pairs"))
     images = Counter(result.audit.part_of.values()) if result.audit else None
-    result.look("disk", lambda: _disk(config, images))
+    if not result.problems:
+        runtime = setup(*_runtime_options(config))
+        left = seconds_left(config, part_sizes(config, images), runtime)
+        result.facts["time"] = time_text(left) if left else "seconds"
+    result.look("disk", lambda: disk(config, images))
     return result
 
 
@@ -118,30 +129,34 @@ def require_settings(config: Config) -> None:
 
 def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     """What is examined for the configured arms, by topic."""
-    arms, runtime = config.train.arms, config.runtime
+    arms = config.train.arms
+    yield "output", lambda: _output(config)
     yield "trainings", lambda: _trainings(config)
     yield "segmenter", lambda: _segmenter(config)
-    if _makes_pairs(config):
-        base, tuning = config.generator.base, config.finetune
-        start, optimiser = tuning.start_weights, tuning.optimiser
+    generated = makes_pairs(config)
+    if generated:
         yield "depth", partial(_folder, "depth.model", config.depth.model, "depth", ("config.json",))
+    if any(kinds.needs_base(config, arm) for arm in arms):
+        base, optimiser = config.generator.base, config.finetune.optimiser
         yield "generator", partial(_folder, "generator.base", base, "pipeline", _PIPELINE)
+        yield "size", lambda: _size(config)
         if config.adapt.steps:
             yield "adapt", lambda: _adapt(config)
-        if start is not None:
+        if generated and config.finetune.start_weights is not None:
             yield "control", lambda: _control(config)
         yield "optimiser", lambda: _optimiser(optimiser)
     editor = config.editor.model
-    if editor is not None and any(takes_edits(config, arm) for arm in arms):
+    if editor is not None and any(kinds.takes_edits(config, arm) for arm in arms):
         yield "editor", partial(_folder, "editor.model", editor, "pipeline", _PIPELINE)
     if "mcpmix-rla" in arms:
         yield "features", lambda: _features(config.rla.features)
-    options = (runtime.device, runtime.precision, runtime.threads, runtime.deterministic)
-    yield "device", lambda: setup(*options).reason
+    yield "track", lambda: _trackers(config)
+    yield "device", lambda: setup(*_runtime_options(config)).reason
 
 
-def _makes_pairs(config: Config) -> bool:
-    return any(needs_generator(config, arm) for arm in config.train.arms)
+def _runtime_options(config: Config) -> tuple[str, str, int, bool]:
+    runtime = config.runtime
+    return runtime.device, runtime.precision, runtime.threads, runtime.deterministic
 
 
 # --- data --------------------------------------------------------------------------------------------------
@@ -167,6 +182,7 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
         raise
     facts = inspect_all(collection.samples, progress, embedded_phi())
     result.audit = Audit(facts, {})
+    result.warnings += _about_groups(config, collection, facts)
     _refuse_errors(result.audit)
     area_of = {item.sample.id: item.area for item in facts}
     split = make_split(collection, data.split, config.seed, lambda sample: area_of[sample.id])
@@ -177,10 +193,48 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
     result.audit = Audit(facts, part_of)
     _refuse_errors(result.audit)
     parts = ", ".join(f"{len(ids)} for {part}" for part, ids in split.parts().items())
-    groups = len({sample.group for sample in collection.samples if sample.id in part_of})
+    group_of = {sample.id: sample.group for sample in collection.samples if sample.id in part_of}
+    groups = f"{len(set(group_of.values()))} {'guessed ' if collection.guessed else ''}groups"
+    learnt = len({group_of[name] for name in split.train})
+    if makes_pairs(config) and config.synthesis.admission.enabled and learnt < 2:
+        raise DataError(
+            f"The training part has {learnt} group, and the judge of synthetic images needs two. Add images "
+            "of other groups, lower data.split.test, or set synthesis.admission.enabled=false."
+        )
+    tested = {"images": len(split.test), "groups": len({group_of[name] for name in split.test})}
+    result.warnings += [
+        f"the test part has {count} {what if count > 1 else what[:-1]}: test figures will be mostly chance. "
+        "Raise data.split.test, or use data.split.method=kfold"
+        for what, count in tested.items()
+        if count <= _FEW_TESTED
+    ][:1]
     warning = f"; this split leaks: {split.leaks}" if split.leaks else ""
     more = _unlabelled(config, facts, part_of, progress) if data.has_unlabelled else ""
-    return f"{len(part_of)} images of {groups} groups; {parts}{warning}{more}"
+    return f"{len(part_of)} images of {groups}; {parts}{warning}{more}"
+
+
+def _about_groups(config: Config, collection: Collection, facts: Sequence[Facts]) -> Iterator[str]:
+    """What a user must know about the groups before a split by them is trusted."""
+    if collection.guessed:
+        yield (
+            "groups were guessed from pictures, not recorded: if a video or patient is in two of them, test "
+            "figures are too good. Look at the contact sheets of `mcpmix data groups`, then delete the "
+            f"column `guessed` of {config.data.groups or 'the table'}"
+        )
+    if not collection.grouped:
+        order, _, found = in_order(facts)
+        if found.ordered:
+            yield (
+                f"{found.close:.0%} of images that are neighbours by {order} look alike (5% by chance), so "
+                "these are frames of videos; but each image is its own group, and frames of one video come "
+                "into training and test. Give data.groups; `mcpmix data groups CONFIG groups.csv` proposes "
+                "some"
+            )
+    if config.data.source == "folder" and config.data.groups is not None:
+        odd = unknown_ids(config.data.groups, [sample.image for sample in collection.samples])
+        if odd:
+            few = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
+            yield f"{len(odd)} ids in {config.data.groups} belong to no image: {few}"
 
 
 def _unlabelled(
@@ -217,8 +271,9 @@ def embedded_phi() -> Phi | None:
 def _refuse_errors(audit: Audit) -> None:
     errors = [finding for finding in audit.findings if finding.severity == Severity.ERROR]
     if errors:
-        lists = (bullet_list(f"{item.title.capitalize()}: {item.remedy}:", item.items) for item in errors)
-        raise DataError("\n".join(lists))
+        guess = likely_mistake([(item.sample.image, item.sample.mask) for item in audit.facts])
+        lists = (sorted_list(f"{item.title.capitalize()}: {item.remedy}:", item.items) for item in errors)
+        raise DataError(guess + "\n".join(lists))
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -226,11 +281,11 @@ def _refuse_errors(audit: Audit) -> None:
 
 def _trainings(config: Config) -> str:
     arms, seeds = config.train.arms, config.train.seeds
-    problems = check_arms(arms, config.train.strategies)
+    problems = kinds.check_arms(arms, config.train.strategies)
     if not config.data.has_unlabelled:
         problems += [
             f"train.arms: {arm} trains on unlabelled images; name some in data.unlabelled"
-            for arm in filter(needs_unlabelled, arms)
+            for arm in filter(kinds.needs_unlabelled, arms)
         ]
     for name, values in (("arms", arms), ("seeds", seeds)):
         if not values:
@@ -240,6 +295,36 @@ def _trainings(config: Config) -> str:
     if problems:
         raise ConfigError(bullet_list("The trainings cannot be run:", problems))
     return f"{len(arms) * len(seeds)} ({', '.join(arms)}; seeds {', '.join(map(str, seeds))})"
+
+
+def _output(config: Config) -> str:
+    """Where the run will be."""
+    absolute = config.folder.absolute()
+    place = next(path for path in (absolute, *absolute.parents) if path.exists())
+    if not place.is_dir():
+        raise StorageError(f"Cannot make {config.folder}: {place} is a file. Choose another output folder.")
+    if not os.access(place, os.W_OK):
+        raise StorageError(
+            f"Cannot write to {place}, where {config.folder} is to be made. Change its permissions, or "
+            "choose another output folder."
+        )
+    return str(config.folder)
+
+
+def _size(config: Config) -> str:
+    """Whether the generator can draw images of this size."""
+    try:
+        pipeline = build_meta(pipeline_configs(config.generator.base))
+    except McpmixError:  # a problem of its own
+        return f"{config.data.size} px"
+    multiple = image_multiple(pipeline.vae, pipeline.unet)
+    if config.data.size % multiple:
+        nearest = max(multiple, round(config.data.size / multiple) * multiple)
+        raise ConfigError(
+            f"data.size: {config.data.size} is not a multiple of {multiple}, which generator.base needs. Set "
+            f"data.size={nearest}."
+        )
+    return f"{config.data.size} px"
 
 
 def _segmenter(config: Config) -> str:
@@ -303,6 +388,12 @@ def _optimiser(name: str) -> str:
     return f"{name} (finetune)"
 
 
+def _trackers(config: Config) -> str:
+    require_trackers(config.track)
+    chosen = [name for name, on in config.track.model_dump().items() if on]
+    return f"logs also for {', '.join(chosen)}" if chosen else "JSON lines only"
+
+
 def _features(source: str) -> str:
     with _named("rla.features"):
         load_features(source)
@@ -317,128 +408,3 @@ def _named(setting: str) -> Iterator[None]:
     except ModelError as error:
         text = str(error).removeprefix(f"{setting}: ").removeprefix("features: ")
         raise ModelError(f"{setting}: {text}") from error
-
-
-# --- memory ------------------------------------------------------------------------------------------------
-
-
-def _memory(config: Config) -> Iterator[tuple[str, str]]:
-    """What each stage needs at its peak, by its name. Needs no weights and no memory to speak of.
-
-    Raises:
-        McpmixError: there is no such segmenter, or the generator is neither known nor on this machine.
-    """
-    size, finetune, synthesis, train = config.data.size, config.finetune, config.synthesis, config.train
-    wanted = config.segmenter
-    segmenter = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
-    pipeline = build_meta(pipeline_configs(config.generator.base)) if _makes_pairs(config) else None
-    precision: torch.dtype = getattr(torch, config.runtime.precision, torch.float32)
-    if config.runtime.precision == "auto":
-        on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        large = pipeline is not None and parameter_count(pipeline.unet) > _LARGE  # it will be on a GPU
-        precision = torch.bfloat16 if on_gpu or large else torch.float32
-    numbers = str(precision).removeprefix("torch.")
-    if pipeline is not None:
-        options = {
-            "gradient checkpointing": finetune.gradient_checkpointing,
-            "8-bit Adam": finetune.optimiser == "adamw-8bit",
-            "an unlocked decoder": finetune.unlock_decoder,
-        }
-        used = " and ".join(name for name, on in options.items() if on)
-        plan = partial(
-            finetune_plan,
-            pipeline,
-            image_size=size,
-            batch_size=finetune.batch_size,
-            precision=precision,
-            checkpointing=finetune.gradient_checkpointing,
-            optimiser=finetune.optimiser,
-            unlock_decoder=finetune.unlock_decoder,
-        )
-        how = f"{used and f' with {used}'}, batch {finetune.batch_size}, {numbers}"
-        yield "finetune", _sentence(plan, f"{size} px{how}")
-        batch, passes = synthesis.batch_size, 1 + (synthesis.guidance > 1) + (synthesis.mask_guidance > 1)
-        plan = partial(synthesis_plan, pipeline, image_size=size, batch_size=batch, passes=passes)
-        yield "synthesize", _sentence(plan, f"{size} px, batch {batch}, float32")
-    batch = train.batch_size
-    plan = partial(training_plan, segmenter, image_size=size, batch_size=batch, precision=precision)
-    how = f"batch {batch} and as many mixed images, {numbers}, each training, without phi of RLA"
-    yield "train", _sentence(plan, f"{size} px, {how}")
-
-
-def _sentence(plan: Callable[[], dict[str, float]], how: str) -> str:
-    """A memory plan in words."""
-    try:
-        parts = plan()
-    except Exception as error:  # own networks may need numbers, and fail in any way without them
-        return f"memory unknown: a step without numbers failed ({type(error).__name__})"
-    total = sum(parts.values())
-    beyond = ""
-    if torch.cuda.is_available() and (there := torch.cuda.get_device_properties(0).total_memory) < total:
-        beyond = f"; the GPU has only {_gigabytes(there)}"
-    listed = ", ".join(f"{name} {_gigabytes(value)}" for name, value in parts.items())
-    return f"about {_gigabytes(total)} GB at {how} (in GB: {listed}{beyond})"
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.1f}" if size >= 1e9 else f"{size / 1e9:.2f}"
-
-
-# --- disk --------------------------------------------------------------------------------------------------
-
-
-def _disk(config: Config, images: Mapping[str, int] | None) -> str:
-    absolute = config.folder.absolute()
-    place = next(path for path in (absolute, *absolute.parents) if path.exists())
-    if not place.is_dir():
-        raise StorageError(f"Cannot make {config.folder}: {place} is a file. Choose another output folder.")
-    if not os.access(place, os.W_OK):
-        raise StorageError(
-            f"Cannot write to {place}, where {config.folder} is to be made. Change its permissions, or "
-            "choose another output folder."
-        )
-    free, need = shutil.disk_usage(place).free, estimate_bytes(config, images)
-    if free < need:
-        raise StorageError(
-            f"{place} has {free / 1e9:.2f} GB free, and a run needs about {need / 1e9:.2f} GB. Free some "
-            "space, or choose another output folder."
-        )
-    return f"about {need / 1e9:.2f} GB needed, {free / 1e9:.2f} GB free at {place}"
-
-
-def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> float:
-    """A rough estimate of what a whole run writes, in bytes, with checkpoints at their largest.
-
-    Args:
-        images: number of images of each part; None for a phantom, or if it is not known.
-    """
-    pixels = config.data.size**2
-    plan = config.data.phantom
-    drawn = {
-        "train": plan.train_patients * plan.frames_per_patient,
-        "validation": plan.validation_patients * plan.frames_per_patient,
-        "test": plan.test_patients * plan.test_frames_per_patient,
-        "known": plan.train_patients * plan.known_frames_per_patient,
-    }
-    train, held, *tested = ((images or drawn)[part] for part in ALL_PARTS)
-    test = sum(tested)
-    runs = len(config.train.arms) * len(config.train.seeds)
-    workers = worker_count(config.runtime.jobs, torch.device("cpu"), max(runs, 1))
-    segmenter = control = 0.0
-    with suppress(McpmixError):  # a network that is not there is a problem of its own
-        wanted = config.segmenter
-        network = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
-        segmenter = _FLOAT * parameter_count(network)
-    # A new checkpoint is complete before it replaces the last one: twice the size.
-    total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter
-    total += runs * test * pixels / 8
-    total += (train + held) * pixels * _CACHED_BYTES
-    if config.data.source == "phantom":
-        total += (train + held + test) * pixels * _PNG_BYTES
-    if _makes_pairs(config):
-        with suppress(McpmixError):
-            control = _FLOAT * parameter_count(build_meta(pipeline_configs(config.generator.base)).control)
-        total += 2 * _ADAM_STATE * control + train * pixels * _DEPTH_BYTES
-        if config.synthesis.source == "bank":
-            total += train * config.synthesis.replicas * pixels * _PNG_BYTES
-    return total

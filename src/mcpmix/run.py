@@ -1,37 +1,45 @@
 """The whole run from top to bottom, in the order of the paper.
 
     dataset -> unlabelled -> depth -> base -> judge -> pseudo -> generator -> pairs
-            -> segmenter -> evaluation -> report
+            -> synthetic -> segmenter -> evaluation -> report
 
 Each stage is a folder below the run's folder and meets the others through it only. A finished folder is
 reused while everything that it depends on is the same; an unfinished one is resumed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mcpmix.config import PSEUDO, Config
-from mcpmix.config_file import to_yaml
-from mcpmix.core.device import Runtime, core_count, setup, worker_count
+from mcpmix.config_file import keep_settings
+from mcpmix.core.device import Runtime, setup
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.processes import connect, launched, leader_first, side_by_side
+from mcpmix.core.processes import connect, launched, leader_first
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, reuse, storage_errors, write_text
+from mcpmix.core.stage_folder import Artifact
+from mcpmix.core.status import recorded
 from mcpmix.data import dataset, unlabelled
+from mcpmix.estimates import seconds_left, time_text
 from mcpmix.generator import adapt, depth, finetune, judge, pseudo, synthesize
+from mcpmix.generator.baselines import controlpolypnet, gensrrfi, satsynth
+from mcpmix.generator.baselines.labelled_set import Sources
+from mcpmix.generator.review import Review, read_review
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import (
     Inputs,
+    needs_base,
     needs_generator,
-    needs_pairs,
+    needs_judge,
     needs_pseudo,
+    needs_set,
     needs_unlabelled,
     takes_edits,
+    takes_pairs,
 )
+from mcpmix.segmenter.cells import Cell, make_cells
 
-Cell = tuple[str, int]
-"""An arm and a seed: one training with its evaluation."""
+_BASELINES = {stage.METHOD: stage for stage in (controlpolypnet, gensrrfi, satsynth)}
 
 
 @dataclass
@@ -47,7 +55,9 @@ class Run:
     pseudo: Artifact | None = None
     generator: Artifact | None = None
     pairs: Artifact | None = None
+    review: Review | None = None
     edits: Artifact | None = None
+    sets: dict[str, Artifact] = field(default_factory=dict)
     segmenters: dict[Cell, Artifact] = field(default_factory=dict)
     evaluations: dict[Cell, Artifact] = field(default_factory=dict)
     report: Artifact | None = None
@@ -62,11 +72,13 @@ class Run:
         more = Inputs(self.dataset)
         if needs_unlabelled(arm):
             more = Inputs(self.dataset, unlabelled=self.unlabelled, pseudo=self.pseudo)
+        if needs_set(arm):
+            return replace(more, labelled_set=self.sets[arm])
         if takes_edits(config, arm):
             return replace(more, edits=self.edits)
-        if not needs_pairs(arm):
+        if not takes_pairs(config, arm):
             return more
-        return replace(more, depth=self.depth, generator=self.generator, pairs=self.pairs)
+        return replace(more, depth=self.depth, generator=self.generator, pairs=self.pairs, review=self.review)
 
 
 def run(config: Config, progress: Progress = SILENT, until: str = "report") -> Run:
@@ -85,9 +97,18 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
     runtime = setup(settings.device, settings.precision, settings.threads, settings.deterministic)
     progress.say(f"device: {runtime.reason}")
     made = Run(runtime)
-    for stage in _stages(config, made, progress, until):
-        if stage == until:
-            break
+    left: dict[str, float] = {}
+    estimated = until == "report" and progress is not SILENT
+    with recorded(progress, config.folder, until, writes=connect().leads) as shown:
+        for stage in _stages(config, made, shown, until):
+            if stage == until:
+                break
+            if stage == "dataset" and estimated and made.dataset is not None:
+                left = seconds_left(config, made.dataset.manifest["counts"], runtime)
+                if left:
+                    progress.say(f"time: {time_text(left)}")
+            elif left.pop(stage, 0.0) and left:
+                progress.say(f"left: {time_text(left)}")
     return made
 
 
@@ -95,33 +116,31 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     """Make one stage after the other into `made`, and yield the name of each that is there."""
     folder, runtime, arms, asked = config.folder, made.runtime, config.train.arms, config
     if connect().leads:
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "config.yaml", to_yaml(config))
+        keep_settings(config, progress)
     with leader_first():
         data = made.dataset = dataset.run(config, folder / "dataset", progress)
     yield "dataset"
 
-    generated = any(needs_generator(config, arm) for arm in arms)
-    search = None
+    asked_for = until in ("base", "depth", "generator", "pairs")
+    based, search = asked_for or any(needs_base(config, arm) for arm in arms), None
     if until in ("evaluation", "report"):  # refuses now, not after hours of training
-        search = evaluate.search_leaks(config, data, with_generator=generated)
-
-    generated = generated or until in ("base", "depth", "generator", "pairs")
+        search = evaluate.search_leaks(config, data, with_generator=based)
+    generated = asked_for or any(needs_generator(config, arm) for arm in arms)
     marked = any(map(needs_pseudo, arms)) or (generated and config.finetune.start == PSEUDO)
-    if config.data.has_unlabelled and (generated or any(map(needs_unlabelled, arms))):
+    if config.data.has_unlabelled and (based or any(map(needs_unlabelled, arms))):
         with leader_first():
             made.unlabelled = unlabelled.run(config, data, folder / "unlabelled", progress)
     if generated:
         with leader_first():
             made.depth = depth.run(config, data, made.unlabelled, folder / "depth", runtime, progress)
         yield "depth"
-        if config.adapt.steps:
-            with leader_first():
-                made.base = adapt.run(config, data, made.unlabelled, folder / "base", runtime, progress)
-            config = made.on_base(config)
-        yield "base"
-    if marked or (generated and config.synthesis.admission.enabled):
+    if based and config.adapt.steps:
+        with leader_first():
+            made.base = adapt.run(config, data, made.unlabelled, folder / "base", runtime, progress)
+        config = made.on_base(config)
+    yield "base"
+    judging = marked or (based and config.synthesis.admission.enabled)
+    if judging or any(needs_judge(config, arm) for arm in arms):
         with leader_first():
             made.judge = judge.run(config, data, folder / "judge", runtime, progress)
             if marked and made.unlabelled is not None:
@@ -137,16 +156,23 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
             config, data, made.depth, made.judge, begins, folder / "generator", runtime, progress
         )
         yield "generator"
-        if config.synthesis.source == "bank" or until == "pairs":
+        stored = config.synthesis.source == "bank" and any(takes_pairs(config, arm) for arm in arms)
+        if stored or until == "pairs":
             admitting = made.judge if config.synthesis.admission.enabled else None
             made.pairs = synthesize.run(
                 config, data, made.depth, made.generator, admitting, folder / "pairs", runtime, progress
             )
+            made.review = read_review(made.pairs, progress)
         yield "pairs"
     if any(takes_edits(config, arm) for arm in arms):
         from mcpmix.generator import edit  # its library is heavy, and few runs edit
 
         made.edits = edit.run(config, data, folder / "edits", runtime, progress)
+    sources = Sources(data, made.unlabelled, made.judge, made.generator)
+    made.sets = {
+        arm: _BASELINES[arm].run(config, sources, folder / "synthetic" / arm, runtime, progress)
+        for arm in filter(needs_set, arms)
+    }
     yield "inputs"
 
     cells = [(arm, seed) for seed in config.train.seeds for arm in arms]
@@ -158,7 +184,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
         )
         for arm, seed in cells
     }
-    made.segmenters = _all_cells(config, "segmenter", trainings, runtime, progress)
+    made.segmenters = make_cells(config, "segmenter", trainings, runtime, progress)
     yield "segmenter"
 
     evaluations = {
@@ -168,7 +194,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
         )
         for cell, segmenter in made.segmenters.items()
     }
-    made.evaluations = _all_cells(config, "evaluation", evaluations, runtime, progress)
+    made.evaluations = make_cells(config, "evaluation", evaluations, runtime, progress)
     yield "evaluation"
 
     from mcpmix.report import report  # its plots are heavy to import, and nothing before needs them
@@ -177,27 +203,3 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
         asked, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress
     )
     yield "report"
-
-
-def _all_cells(
-    config: Config,
-    stage: str,
-    work: Mapping[Cell, tuple[StageKey, Callable[..., Artifact]]],
-    runtime: Runtime,
-    progress: Progress,
-) -> dict[Cell, Artifact]:
-    """A stage of all arms with all seeds, side by side where the machine allows it."""
-    made: dict[Cell, Artifact | None] = {}
-    todo: dict[str, Callable[..., Artifact]] = {}
-    for (arm, seed), (key, task) in work.items():
-        name = f"{stage}/{arm}/seed-{seed}"
-        made[arm, seed] = reuse(config.folder / name, key, progress, name)
-        if made[arm, seed] is None:
-            todo[f"{stage} {arm} seed {seed}"] = partial(task, out=config.folder / name)
-    settings = config.runtime
-    # Counted over all of them, not over those left: a resumed run must round like an uninterrupted one.
-    workers = worker_count(settings.jobs, runtime.device, len(work))
-    threads = max(1, (settings.threads or core_count()) // workers)
-    open_runtime = partial(setup, settings.device, settings.precision, threads, settings.deterministic)
-    new = iter(side_by_side(todo, workers, open_runtime, progress).values())
-    return {cell: artifact or next(new) for cell, artifact in made.items()}

@@ -19,6 +19,7 @@ ORDER = (
     "replay",
     "run",
     "preflight",
+    "estimates",
     "init",
     "report",
     "segmenter",

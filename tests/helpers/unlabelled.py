@@ -15,7 +15,7 @@ def store_unlabelled(folder, images, names):
     seen = [SeenImage(name, pixel_digest(x), look_of(x)) for name, x in zip(names, images, strict=True)]
     with workspace(folder, StageKey("unlabelled", {"images": [image.sha256 for image in seen]})) as space:
         (space.folder / "pixels.u8").write_bytes(images.tobytes())
-        write_seen(space.folder, seen)
+        write_seen(space.folder, seen, private=True)
         places = {"place_names": ["frames"], "place_of": [0] * len(images)}
         return space.finish(images=len(images), size=images.shape[1], **places)
 

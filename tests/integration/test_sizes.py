@@ -32,7 +32,8 @@ def batch():
     masks[:, :, 10:30, 20:55] = 1
     originals = Originals(images=lambda: images, warp=lambda maps: maps)
     unlabelled = torch.randn(2, 3, *SHAPE, generator=rng)
-    return Batch(images, masks, synthetic, ("a", "b"), originals, unlabelled, masks.flip(-1))
+    more = unlabelled, masks.flip(-1)
+    return Batch(images, masks, synthetic, ("a", "b"), originals, *more, more)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """A whole run on an own folder with unlabelled images: base, pseudo-masks, ControlNet and arms use them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.helpers.progress import Recorder
@@ -54,7 +56,7 @@ def finished(make_config, tmp_path_factory):
         patch.setattr("mcpmix.generator.base.view_count", lambda _: 2)
         patch.setattr("mcpmix.generator.adapt._SAMPLING", SamplingSettings(1, 1.0, 1.0, 1.0))
         # A judge of one step finds nothing.
-        patch.setattr(pseudo, "load_judge", lambda *_: Judge([Corner(), Corner()], {}, {}))
+        patch.setattr(pseudo, "load_judge", lambda *_, **__: Judge([Corner(), Corner()], {}, {}))
         yield config, run(config)
 
 
@@ -101,7 +103,7 @@ def test_a_counterpart_is_made_again_to_the_bit(finished):
 def test_the_report_shows_the_settings_that_were_asked_for(finished):
     config, made = finished
     page = (made.report / "report.html").read_text(encoding="utf-8")
-    assert config.generator.base in page
+    assert f"base: {Path(config.generator.base).name}\n" in page  # no place of this machine
     assert str(made.base.folder) not in page
 
 

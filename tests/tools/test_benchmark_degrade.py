@@ -9,7 +9,8 @@ import pytest
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import inspect_bank, read_rows
+from mcpmix.generator.bank import inspect_bank
+from mcpmix.generator.ledger import read_rows
 from mcpmix.metrics import score
 from mcpmix.run import run
 

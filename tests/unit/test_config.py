@@ -88,3 +88,10 @@ def test_every_section_says_what_it_is():
     ]
     assert len(sections) >= 10
     assert all((section.__doc__ or "").strip() for section in sections)
+
+
+def test_one_arm_and_one_seed_need_no_list():
+    from mcpmix.config_file import resolve_config
+
+    config = resolve_config({"preset": "tiny"}, ["train.arms=full-sup, mcpmix", "train.seeds=3"])
+    assert (config.train.arms, config.train.seeds) == (("full-sup", "mcpmix"), (3,))

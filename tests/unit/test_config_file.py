@@ -1,11 +1,14 @@
 """From files, presets and overrides to a checked configuration."""
 
+import os
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
-from mcpmix.config_file import load_config, preset_names, resolve_config, to_yaml
+from mcpmix.config_file import load_config, preset_names, resolve_config, to_yaml, without_places
 from mcpmix.core.errors import ConfigError
 
 FOLDER = {"data": {"images": "images", "masks": "masks"}}
@@ -205,6 +208,60 @@ class TestFiles:
         assert config.data.images == Path("here")
         assert config.output == Path("there")
         assert config.data.masks == tmp_path / "b"
+
+    def test_the_folder_of_results_is_next_to_the_file_unless_it_is_named(self, tmp_path):
+        path = write(tmp_path / "study" / "c.yaml", "data: {images: a, masks: b}")
+
+        assert load_config(path).folder == tmp_path / "study" / "runs" / "run"
+
+    def test_weights_that_lie_near_the_file_are_found_from_anywhere(self, tmp_path):
+        (tmp_path / "nets" / "base").mkdir(parents=True)
+        (tmp_path / "embedded").mkdir()
+        text = "data: {images: a, masks: b}\ngenerator: {base: nets/base}\ndepth: {model: Intel/dpt-large}"
+        config = load_config(write(tmp_path / "c.yaml", f"{text}\nrla: {{features: embedded}}"))
+
+        assert config.generator.base == str(tmp_path / "nets" / "base")
+        assert (config.depth.model, config.rla.features) == ("Intel/dpt-large", "embedded")
+        shown = without_places(config)
+        assert (shown.generator.base, str(shown.data.images), str(shown.output)) == ("base", "a", "runs")
+        assert str(tmp_path) not in to_yaml(shown)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("train: {epochs: 3}\ntrain: {batch_size: 2}", "train given twice in the section from line 1"),
+            ("train: {epochs: 3, epochs: 4}", "epochs given twice"),
+            ("a: &a [x, x]\n" + "".join(
+                f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghij")
+            ), "aliases make it too large"),
+            ("a: &a [*a]", "nested too deeply"),
+            ("a: " + "[" * 1000 + "]" * 1000, "nested too deeply"),
+            ("a: " + "[" * 20_000, "nested too deeply"),
+            ("generator: {prompt: {template: '{position:2000000000}'}}", "template may use only {position}"),
+            ("generator: {prompt: {template: '{position.x}'}}", "template may use only {position}"),
+            ("seed: 0x" + "f" * 9000, "seed|large"),
+            ("seed: " + "9" * 9000, "not valid YAML"),
+            ("preset: 0x" + "f" * 9000, "unknown preset a very large int"),
+        ],
+    )  # fmt: skip
+    def test_texts_that_would_lose_a_section_hang_or_flood_the_memory(self, tmp_path, text, message):
+        path = write(tmp_path / "c.yaml", "data: {images: a, masks: b}")
+        path.write_text(text + "\ndata: {images: a, masks: b}\n")
+
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert re.search(message, str(caught.value)), str(caught.value)[:300]
+        assert len(str(caught.value)) < 3000
+
+    def test_odd_places_and_pipes(self, tmp_path):
+        path = write(tmp_path / "c.yaml", "data: {images: ~nobody-of-this-name/a, masks: b}")
+        os.mkfifo(tmp_path / "pipe")
+
+        assert load_config(path).data.images == tmp_path / "~nobody-of-this-name" / "a"
+        with pytest.raises(ConfigError, match="not a regular file"):
+            load_config(tmp_path / "pipe")
+        with pytest.raises(ConfigError, match="no setting lies that deep"):
+            load_config(path, ["a." * 5000 + "b=1"])
 
     def test_the_message_names_the_file(self, tmp_path):
         path = write(tmp_path / "c.yaml", "data: {images: a, masks: b}\nsed: 1")

@@ -1,13 +1,11 @@
 import re
 
 import pytest
-import torch
 
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ConfigError, ModelError, StorageError
-from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
-from mcpmix.networks.segmenter import build_segmenter
-from mcpmix.preflight import check, estimate_bytes, require_settings
+from mcpmix.data.tables import write_groups
+from mcpmix.preflight import check, require_settings
 
 
 def phantom_config(tmp_path, *overrides):
@@ -80,61 +78,10 @@ def test_arms_that_need_unlabelled_images_say_so_before_anything_runs(tmp_path, 
     require_settings(phantom_config(tmp_path, *more, base, "train.arms=[mean-teacher, mcpmix]"))
 
 
-def test_estimate_of_a_run_without_pairs(tmp_path):
-    config = phantom_config(tmp_path, "train.seeds=[0]", "data.size=64")
-    network = build_segmenter("segformer", "nano")
-    weights = 4 * sum(parameter.numel() for parameter in network.parameters())
-    tested = 12 * 4 + 4 * 12  # of unseen and of known patients
-    frames = (4 + 2) * 6 + tested
-    # The result, two checkpoints of four tensors each; masks at one bit; frames at 2.5 bytes per pixel;
-    # training and validation frames with their masks decoded.
-    expected = 9 * weights + tested * 64**2 / 8 + frames * 64**2 * 2.5 + (24 + 12) * 64**2 * 4
-    assert estimate_bytes(config) == pytest.approx(expected)
-
-
-def test_estimate_of_a_run_with_pairs(tmp_path, random_models):
-    paired = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}", "data.size=64")
-    control = build_meta(pipeline_configs(str(random_models / "pipeline"))).control
-    stored = estimate_bytes(phantom_config(tmp_path, *paired))
-    moving = estimate_bytes(phantom_config(tmp_path, *paired, "synthesis.source=on-the-fly"))
-    assert stored - moving == pytest.approx(24 * 8 * 64**2 * 2.5)  # 24 frames, 8 replicas
-    plain = estimate_bytes(phantom_config(tmp_path, "data.size=64"))
-    assert moving - plain == pytest.approx(2 * 4 * 4 * parameter_count(control) + 24 * 64**2 * 2)
-
-
-def test_memory_of_the_stages_is_known_without_weights(tmp_path):
-    overrides = (
-        "generator.base=stable-diffusion-v1-5/stable-diffusion-v1-5",
-        "train.arms=[mcpmix]",
-        "data.size=64",
-        "finetune.batch_size=1",
-        "finetune.gradient_checkpointing=true",
-        "runtime.precision=bfloat16",
-    )
-    facts = check(phantom_config(tmp_path, *overrides)).facts
-    # 859.5 M frozen at 2 bytes; 361.3 M at 4 + 2 for the copy + 4 gradient + 8 moments + 4 average
-    fixed = (859_520_964 * 2 + 361_278_976 * 22) / 1e9
-    found = re.match(r"about ([0-9.]+) GB at 64 px with gradient checkpointing, batch 1", facts["finetune"])
-    assert found, facts["finetune"]
-    assert fixed < float(found[1]) < fixed + 1
-    assert facts["synthesize"].startswith("about ")
-    assert facts["train"].startswith("about ")
-
-
 def test_wrong_settings_are_said_once_and_not_as_unknown_memory(tmp_path):
     result = check(phantom_config(tmp_path, "segmenter.name=unet", "segmenter.variant=nano"))
     assert any("segmenter.variant" in str(problem) for problem in result.problems)
     assert "train" not in result.facts
-
-
-def test_memory_of_a_network_that_needs_numbers_is_unknown(tmp_path, monkeypatch):
-    class Peeking(torch.nn.Conv2d):
-        def forward(self, images):
-            return super().forward(images) * float(images.mean())
-
-    monkeypatch.setattr("mcpmix.preflight.build_segmenter", lambda *_, **__: Peeking(3, 1, 1))
-    facts = check(phantom_config(tmp_path)).facts
-    assert facts["train"].startswith("memory unknown: a step without numbers failed")
 
 
 def test_a_start_that_does_not_fit_is_told_before_anything_runs(tmp_path, random_models):
@@ -146,3 +93,60 @@ def test_a_start_that_does_not_fit_is_told_before_anything_runs(tmp_path, random
     (problem,) = check(phantom_config(tmp_path, *paired, foreign)).problems
     assert "finetune.start: " in str(problem)
     assert "a network of class UNet2DConditionModel" in str(problem)
+
+
+def test_a_size_that_the_generator_cannot_draw(tmp_path, random_models):
+    paired = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}", "finetune.start=null")
+    (problem,) = check(phantom_config(tmp_path, *paired, "data.size=100")).problems
+    assert "data.size: 100 is not a multiple of" in str(problem)
+    assert "Set data.size=96" in str(problem)
+    assert check(phantom_config(tmp_path, "data.size=100")).problems == []  # no generator, no limit
+
+
+def test_an_output_that_is_a_file_stops_a_run_before_it_starts(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(StorageError, match="runs is a file"):
+        require_settings(phantom_config(tmp_path))
+
+
+def folder_config(tmp_path, frames, *overrides, groups=None):
+    """A folder of phantom frames, `frames` of each of six patients, named in their order."""
+    from mcpmix.init import write_phantom_folder
+
+    write_phantom_folder(tmp_path / "set", patients=6, frames=frames, seed=0, size=32)
+    data = {"source": "folder", **{kind: str(tmp_path / "set" / kind) for kind in ("images", "masks")}}
+    if groups is not None:
+        data["groups"] = str(groups)
+    tree = {"preset": "tiny", "output": str(tmp_path / "runs"), "data": data, "train": {"arms": ["full-sup"]}}
+    return resolve_config(tree, overrides)
+
+
+def test_frames_of_videos_without_groups_are_a_warning(tmp_path, monkeypatch):
+    from mcpmix.data.likeness import Runs
+
+    monkeypatch.setattr(Runs, "ordered", property(lambda runs: True))
+    result = check(folder_config(tmp_path, 4))
+    assert any("frames of one video come into training and test" in text for text in result.warnings)
+    assert result.warned >= 1
+
+
+def test_guessed_groups_and_unknown_ids_are_repeated(tmp_path):
+    table = tmp_path / "groups.csv"
+    config = folder_config(tmp_path, 4, groups=table)
+    names = [path.stem for path in sorted(config.data.images.iterdir())]
+    write_groups(table, {name: name[:4] for name in names} | {"stranger": "p"}, guessed=True)
+    result = check(config)
+    assert "24 images of 6 guessed groups" in result.facts["data"]
+    assert any("groups were guessed from pictures" in text for text in result.warnings)
+    assert any("1 ids in" in text and "stranger" in text for text in result.warnings)
+
+
+def test_a_judge_without_a_second_group_stops_a_check(tmp_path, random_models):
+    table = tmp_path / "groups.csv"
+    paired = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}", "finetune.start=null")
+    settings = ("synthesis.admission.enabled=true", "data.size=64", f"depth.model={random_models / 'depth'}")
+    config = folder_config(tmp_path, 1, *paired, *settings, groups=table)
+    names = [path.stem for path in sorted(config.data.images.iterdir())]
+    write_groups(table, {name: f"p{min(n, 2)}" for n, name in enumerate(names)}, guessed=False)
+    problems = [str(problem) for problem in check(config).problems]
+    assert any("the judge of synthetic images needs two" in text for text in problems), problems

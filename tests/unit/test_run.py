@@ -127,7 +127,7 @@ def test_a_changed_setting_is_named_and_only_what_depends_on_it_is_made_again(ma
     recorder = Recorder()
     changed = make_config(tmp_path, "train.arms=[full-sup]", "train.epochs=3")
     run(changed, recorder, until="segmenter")
-    assert recorder.lines[1:] == ["segmenter/full-sup/seed-0: recomputed, settings.train.epochs: 2 -> 3"]
+    assert recorder.lines[1:] == ["segmenter/full-sup/seed-0: recomputed, because train.epochs is 3, was 2"]
     assert recorder.titles == ["full-sup seed 0"]
     assert list((config.folder / "segmenter" / "full-sup" / "superseded").iterdir())
 

@@ -84,8 +84,15 @@ def analyse(
     write_json(out / "gradients.json", record)
     write_text(out / "gradients.md", to_markdown(found))
 
-    drawn = arms_of(arms)  # bar charts side by side, one bar for each arm
-    figure = Figure(figsize=(10.5, 0.9 + 0.32 * len(drawn)), layout="constrained")
+    figure = Figure(figsize=(10.5, 0.9 + 0.32 * len(arms)), layout="constrained")
+    draw_bars(figure, found)
+    figure.savefig(out / "gradients.png", dpi=110)
+    return found
+
+
+def draw_bars(figure: Figure, found: Mapping[str, Boundary]) -> None:
+    """Bar charts side by side, one bar for each arm."""
+    drawn = arms_of(list(found))
     axes = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
     for chart, (quantity, title) in zip(axes, _PANELS.items(), strict=True):
         values = [getattr(found[arm.name], quantity) for arm in drawn]
@@ -93,8 +100,6 @@ def analyse(
         chart.set_title(title, fontsize=10)
         chart.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
-    figure.savefig(out / "gradients.png", dpi=110)
-    return found
 
 
 def _measure(config: Config, inputs: Inputs, arm: str, folder: Path, runtime: Runtime) -> Boundary:

@@ -1,6 +1,7 @@
 """The command `mcpmix`: its commands, and from errors to messages and exit codes."""
 
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -12,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from mcpmix import __version__
-from mcpmix.cli import data, project, segmenters, stages
+from mcpmix.cli import bench, data, project, segmenters, stages, studio
 from mcpmix.core.errors import McpmixError
 
 # Read by the libraries when they are imported, and inherited by worker processes.
@@ -29,34 +30,65 @@ _QUIET = {
 }
 
 
+# Threads of OpenMP that wait for work spin, and on a machine with anything else to do they take the time of
+# those that work. These are read when torch is imported.
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+
+
 def quieten(debug: bool = False) -> None:
-    """Silence other libraries and keep them offline; what the user has set stays."""
+    """Silence other libraries, keep them offline and let threads wait; what the user has set stays."""
     if "HF_HUB_OFFLINE" not in os.environ:  # the user has not forbidden `mcpmix data get` to do its work
         os.environ.setdefault("MCPMIX_OFFLINE", "0")
-    for name, value in _QUIET.items():
+    patient = {} if _PATIENT.keys() & os.environ.keys() else _PATIENT
+    for name, value in (_QUIET | patient).items():
         os.environ.setdefault(name, value)
     if not (debug or sys.warnoptions):
         warnings.simplefilter("ignore")
         os.environ["PYTHONWARNINGS"] = "ignore"
 
 
-INTERRUPTED = 130
 UNEXPECTED = 70
+_STOPS = (signal.SIGINT, signal.SIGTERM)  # Ctrl+C, and how schedulers and `kill` end a process
+_stopped_by = signal.SIGINT
 
 
 class InterruptedRunError(Exception):
-    """Ctrl+C. A separate exception, because the argument parser handles that key itself."""
+    """Ctrl+C or SIGTERM. A separate exception, because the argument parser handles that key itself."""
+
+
+def stop_in_order() -> None:
+    """Let SIGTERM end a command as Ctrl+C does, and a second one of either at once, without a traceback.
+
+    Ending at once loses nothing: files are written whole or not at all, and processes of ours end with us.
+    """
+
+    def stop(number: int, _frame: object) -> None:
+        global _stopped_by
+        _stopped_by = signal.Signals(number)
+        for each in _STOPS:
+            signal.signal(each, stop_now)
+        raise KeyboardInterrupt
+
+    def stop_now(number: int, _frame: object) -> None:
+        if sys.stdout.isatty():
+            os.write(1, b"\x1b[?25h\n")  # a progress bar has hidden the cursor
+        os.write(2, b"stopped at once\n")
+        os._exit(128 + number)
+
+    for each in _STOPS:
+        if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler):  # not under nohup
+            signal.signal(each, stop)
 
 
 def report_error(error: Exception, debug: bool = False) -> int:
     """Say on stderr what ended the command, with `debug` also where, and return its exit code."""
     if isinstance(error, InterruptedRunError):
         _say("\nstopped; run the same command again to resume")
-        return INTERRUPTED
+        return 128 + _stopped_by
     from mcpmix.core.stage_folder import storage_errors
 
     try:  # a full or read-only disk has its message wherever it is met
-        with storage_errors(Path(getattr(error, "filename", None) or Path.cwd())):
+        with storage_errors(Path(getattr(error, "filename", None) or os.curdir)):
             raise error
     except McpmixError as translated:
         if debug:
@@ -132,6 +164,9 @@ for _command in (
     stages.report,
     segmenters.predict,
     segmenters.export,
+    studio.studio,
+    bench.bench,
+    bench.verdict,
 ):
     app.command()(_command)
 app.add_typer(segmenters.analyse, name="analyse")
@@ -144,8 +179,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = _DEBUG in given
     quieten(debug)
+    stop_in_order()
     try:
         app(args=[argument for argument in given if argument != _DEBUG], prog_name="mcpmix")
+    except KeyboardInterrupt:  # before the command began, or after it
+        sys.exit(report_error(InterruptedRunError(), debug))
     except Exception as error:
         sys.exit(report_error(error, debug))
     sys.exit(0)

@@ -1,5 +1,6 @@
 """Data sets: the catalogue, downloads, conversions and the phantom."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -137,27 +138,50 @@ def convert(
 
 @app.command()
 def groups(
-    root: _Root,
+    root: Annotated[Path, typer.Argument(help="Where the data is: a folder, or a configuration.")],
     out: Annotated[Path, typer.Argument(help="CSV to write, for data.groups.")],
     source: _Source = "folder",
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", help="Page with a contact sheet of each group; by default OUT.html."),
+    ] = None,
 ) -> None:
-    """Group near-duplicate images when patients or videos were not recorded.
+    """Guess groups when patients or videos were not recorded.
 
-    Review the result: this command sees pictures, not patients.
+    Groups near-duplicates, and runs of frames where the order of names or times is that of videos. Look at
+    the page and correct the table: this command sees pictures, not patients.
     """
     from mcpmix.core.errors import StorageError
-    from mcpmix.core.stage_folder import storage_errors
-    from mcpmix.data.audit import clusters, inspect_all
+    from mcpmix.core.stage_folder import storage_errors, write_text
     from mcpmix.data.dataset import load_collection
-    from mcpmix.data.layouts import write_csv
+    from mcpmix.data.facts import inspect_all
+    from mcpmix.data.groups import guess_groups
+    from mcpmix.data.tables import write_groups
+    from mcpmix.report.groups import as_page
 
-    if out.exists():
-        raise StorageError(f"{out} exists. Choose another name.")
+    sheets = page or out.with_suffix(".html")
+    for file in (out, sheets):
+        if file.exists():
+            raise StorageError(f"{file} exists. Choose another name.")
+    if root.suffix in (".yaml", ".yml"):
+        from mcpmix.config_file import load_config
+
+        data = load_config(root).data
+        collection = load_collection(data.source, root=data.root, images=data.images, masks=data.masks)
+    else:
+        collection = load_collection(source, root=root)
     with shown_progress() as progress:
-        found = clusters(inspect_all(load_collection(source, root=root).samples, progress))
+        facts = inspect_all(collection.samples, progress)
+    guess = guess_groups(facts)
     with storage_errors(out.parent):
-        write_csv(out, [{"id": name, "group": group} for name, group in found.items()])
-    typer.echo(f"{len(found)} images in {len(set(found.values()))} groups: {out}")
+        write_groups(out, guess.group_of, guessed=True)
+        write_text(sheets, as_page(facts, guess, out.name))
+    for line in guess.lines():
+        typer.echo(line)
+    typer.echo(
+        f"written: {out}, and {sheets}, a contact sheet of each group: look at it and correct the table"
+    )
+    typer.echo(f"to use it: {shlex.join([f'data.groups={out}'])}")
 
 
 @app.command()

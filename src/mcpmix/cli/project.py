@@ -2,13 +2,19 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mcpmix.cli.screen import show_table, shown_progress
 from mcpmix.cli.stages import ConfigFile, Overrides
 from mcpmix.core.errors import DataError
+
+if TYPE_CHECKING:
+    from mcpmix.config import Config
+    from mcpmix.data.audit import Audit
+
+_MOST_CHANGES = 20  # of a repaired copy that are shown; all are in its table
 
 
 def init(
@@ -35,7 +41,8 @@ def init(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Where to start from: tiny, small (as it is) or paper; a known data set adds its own."
+            help="Where to start from: tiny (any CPU), small (a GPU) or paper; by default what this machine "
+            "can run. A known data set adds its own."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing configuration.")] = False,
@@ -52,7 +59,7 @@ def init(
     from mcpmix.init import write_starter_config
 
     with shown_progress() as progress:
-        file, findings = write_starter_config(
+        file, findings, problem = write_starter_config(
             folder,
             images=images,
             masks=masks,
@@ -67,7 +74,14 @@ def init(
     for line in findings:
         typer.echo(line)
     typer.echo(f"written: {file}")
-    typer.echo(f"next: mcpmix check {file}")
+    check = shlex.join(["mcpmix", "check", str(file)])
+    if problem is None:
+        typer.echo(f"next: {check}")
+        return
+    typer.echo(f"Error: {problem}", err=True)
+    repaired = shlex.join(["--fix", str(folder / "repaired")])
+    typer.echo(f"next: mend these files, or let {check} {repaired} write a copy without them")
+    raise typer.Exit(problem.exit_code)
 
 
 def check(
@@ -83,9 +97,7 @@ def check(
     drop_copies: Annotated[
         bool, typer.Option("--drop-copies", help="With --fix: keep one of several identical images.")
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Warnings about the images count as errors.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
 ) -> None:
     """Find every problem before anything runs.
 
@@ -115,29 +127,40 @@ def check(
                 page.parent.mkdir(parents=True, exist_ok=True)
                 write_text(page, as_page(result.audit, settings.name))
             typer.echo(f"findings about the images: {page}")
+    for warning in result.warnings:
+        typer.echo(f"warning: {warning}")
     for problem in result.problems:
         typer.echo(f"Error: {problem}", err=True)
     if fix is not None:
-        from mcpmix.data.convert import CHANGES, repair_configured
-
-        facts = result.audit.facts if result.audit is not None else None
-        with shown_progress() as progress:
-            changes = repair_configured(
-                settings, fix, facts=facts, drop_copies=drop_copies, progress=progress
-            )
-        for change in changes:
-            typer.echo(change)
-        places = f"data.images={fix / 'images'} data.masks={fix / 'masks'}"
-        groups = f" data.groups={fix / 'groups.csv'}" if (fix / "groups.csv").is_file() else ""
-        typer.echo(f"repaired copy: {fix} ({len(changes)} changes, listed in {CHANGES})")
-        typer.echo(f"to use it: data.source=folder {places}{groups}")
+        _write_repaired(settings, fix, result.audit, drop_copies, [str(config), *(overrides or ())])
     if result.problems:
         raise typer.Exit(result.exit_code)
-    if strict and result.audit is not None and result.audit.warned:
+    if strict and result.warned:
         typer.echo("Error: there are warnings, and --strict was given.", err=True)
         raise typer.Exit(DataError.exit_code)
     command = shlex.join(["mcpmix", "run", str(config), *(overrides or ())])
-    typer.echo(f"no problems; next: {command}")
+    count = result.warned
+    state = f"no errors, but {count} warning{'s' if count > 1 else ''} above" if count else "no problems"
+    typer.echo(f"{state}; next: {command}")
+
+
+def _write_repaired(
+    settings: "Config", fix: Path, audit: "Audit | None", drop_copies: bool, arguments: list[str]
+) -> None:
+    """Write a repaired copy of the data, and say how to go on with it."""
+    from mcpmix.data.convert import CHANGES, repair_configured
+
+    facts = audit.facts if audit is not None else None
+    with shown_progress() as progress:
+        changes = repair_configured(settings, fix, facts=facts, drop_copies=drop_copies, progress=progress)
+    for change in changes[:_MOST_CHANGES]:
+        typer.echo(change)
+    if len(changes) > _MOST_CHANGES:
+        typer.echo(f"and {len(changes) - _MOST_CHANGES} more")
+    places = ["data.source=folder", f"data.images={fix / 'images'}", f"data.masks={fix / 'masks'}"]
+    places += [f"data.groups={fix / 'groups.csv'}"] if (fix / "groups.csv").is_file() else []
+    typer.echo(f"repaired copy: {fix} ({len(changes)} changes, listed in {CHANGES})")
+    typer.echo(f"to use it: {shlex.join(['mcpmix', 'check', *arguments, *places])}")
 
 
 models = typer.Typer(no_args_is_help=True, help="List and pin weights.", rich_markup_mode=None)

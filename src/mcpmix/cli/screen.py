@@ -1,6 +1,5 @@
 """What commands show: progress as bars on a terminal and as lines in a log, and tables."""
 
-import json
 import shutil
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from mcpmix.core.progress import Advance, Progress
+from mcpmix.core.reading import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,8 +142,7 @@ def _bars(console: "Console") -> "Bars":
 
     return rich.Progress(
         rich.TextColumn("{task.description}", markup=False),
-        rich.BarColumn(bar_width=16),
-        rich.TaskProgressColumn(),
+        rich.BarColumn(bar_width=10),
         rich.MofNCompleteColumn(),
         rich.TimeElapsedColumn(),
         rich.TextColumn("left"),
@@ -161,9 +160,11 @@ def show_report(report: "Artifact") -> None:
     """Print the tables of a finished run and where its page is."""
     from mcpmix.report.tables import REGION, to_rows
 
-    content = json.loads((report / "table.json").read_text(encoding="utf-8"))
+    content = read_json(report / "table.json")
     count = len(content["seeds"])
-    spread = f"mean ± standard deviation over {count} seed{'s' if count > 1 else ''}; * is the best mean"
+    spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed, so without a spread"
+    for text in content.get("alarms", []):
+        typer.secho(f"\n{text}", fg="red", bold=True)
     for images, table in (("test images", content), ("new images of known groups", content.get("known"))):
         if table is None:
             continue
@@ -171,10 +172,15 @@ def show_report(report: "Artifact") -> None:
         width = sum(max(map(len, column)) + _GAP for column in zip(*cells, strict=True))
         if width > _columns():  # arms become columns, so that numbers stay whole on a narrow terminal
             cells = [list(column) for column in zip(*cells, strict=True)]
-        typer.echo(f"\n{table['images']} {images}, {spread}")
+        number = table["images"]
+        what = images if number > 1 else images.replace("images", "image")
+        best = "; * is the best mean" if any("*" in cell for line in cells for cell in line) else ""
+        typer.echo(f"\n{number} {what}, {spread}{best}")
         show_table(cells[0], cells[1:])
     if leaks := report.manifest.get("counts", {}).get("leaks"):
         typer.echo(f"\nthe split of this table leaks ({leaks}): the figures are too good")
+    if content.get("groups_guessed"):
+        typer.echo("\nthe groups were guessed, not recorded: look at them before you trust these figures")
     typer.echo(f"\nreport: {report / 'report.html'}")
 
 

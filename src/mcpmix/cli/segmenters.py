@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 import typer
 
 from mcpmix.cli.screen import show_table, shown_progress
-from mcpmix.cli.stages import Overrides, show_runs
+from mcpmix.cli.stages import Overrides, Yes, show_runs
+
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import and run a network of one's own that the folder names.")
+]
 
 
 def evaluate(
@@ -37,6 +41,7 @@ def evaluate(
         str, typer.Option(help="Ending to strip from the names of true masks, e.g. _segmentation.")
     ] = "",
     prediction_ending: Annotated[str, typer.Option(help="The same for predictions.")] = "",
+    yes: Yes = False,
 ) -> None:
     """Score the segmenters of a run, or the masks of any tool.
 
@@ -46,7 +51,7 @@ def evaluate(
     if config is not None:
         if truth is not None or prediction is not None:
             raise typer.BadParameter("give either a CONFIG or folders (--truth, --prediction), not both.")
-        show_runs(config, overrides, "evaluation")
+        show_runs(config, overrides, "evaluation", yes)
         return
     if truth is None or prediction is None:
         raise typer.BadParameter("give a CONFIG, or both --truth and --prediction.")
@@ -99,6 +104,7 @@ def predict(
         bool, typer.Option("--flips", help="Average over mirror images, at four times the cost.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    trust: Trust = False,
 ) -> None:
     """Segment new images; a second call adds only what is missing."""
     from mcpmix.segmenter.predict import predict_files
@@ -113,6 +119,7 @@ def predict(
             overlay=overlay,
             flips=flips,
             device=device,
+            trust=trust,
             progress=progress,
         )
     kept = f", {there} were there already" if there else ""
@@ -129,6 +136,7 @@ def export(
     input_type: Annotated[
         Literal["uint8", "float32"], typer.Option("--input", help="Format of the image; float32: in [0, 1].")
     ] = "uint8",
+    trust: Trust = False,
 ) -> None:
     """Write a segmenter as one ONNX file and compare it with torch.
 
@@ -138,7 +146,7 @@ def export(
 
     with shown_progress() as progress:
         folder, found = export_segmenter(
-            segmenter, out, verify=verify, input_type=input_type, progress=progress
+            segmenter, out, verify=verify, input_type=input_type, trust=trust, progress=progress
         )
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, exported from {folder}")
     typer.echo(

@@ -1,6 +1,9 @@
 """The commands that run stages, and the arguments that they share with others."""
 
+import json
+import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +14,8 @@ from mcpmix.cli.screen import duration, show_report, shown_progress
 if TYPE_CHECKING:
     from mcpmix.config import Config
     from mcpmix.core.stage_folder import Artifact
-    from mcpmix.run import Cell, Run
+    from mcpmix.run import Run
+    from mcpmix.segmenter.cells import Cell
 
 ConfigFile = Annotated[
     Path,
@@ -25,34 +29,41 @@ Overrides = Annotated[
 ]
 
 
-def run(config: ConfigFile, overrides: Overrides = None) -> None:
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Make finished stages again without asking, however long they took.")
+]
+
+
+def run(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
     """Run all stages; finished ones are reused.
 
     An interrupted stage resumes where it stopped.
     """
-    _run_all(_load(config, overrides))
+    from mcpmix.config_file import load_config
+
+    _run_all(load_config(config, overrides or ()), yes, overrides or [])
 
 
-def depth(config: ConfigFile, overrides: Overrides = None) -> None:
+def depth(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
     """Stage 1: estimate the depth of the training images."""
-    _one_stage(config, overrides, "depth")
+    _one_stage(config, overrides, "depth", yes)
 
 
-def adapt(config: ConfigFile, overrides: Overrides = None) -> None:
+def adapt(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
     """Train the generator's base further on images without masks."""
     from mcpmix.core.errors import ConfigError
 
     settings = _load(config, overrides)
     if not settings.adapt.steps:
         raise ConfigError("adapt.steps is 0, so the base stays as it is. Give a number, as adapt.steps=4000.")
-    made = _make(settings, "base")
+    made = _make(settings, "base", yes)
     assert made.base is not None
     typer.echo(f"finished: {made.base.folder}")
 
 
-def finetune(config: ConfigFile, overrides: Overrides = None) -> None:
+def finetune(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
     """Stage 2: fine-tune the generator on the training images."""
-    _one_stage(config, overrides, "generator")
+    _one_stage(config, overrides, "generator", yes)
 
 
 def synthesize(
@@ -63,10 +74,11 @@ def synthesize(
         typer.Option(metavar="ID:REPLICA", help="Regenerate only this image; may be repeated."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the images of --only.")] = Path("remade"),
+    yes: Yes = False,
 ) -> None:
     """Generate synthetic counterparts of the training images."""
     if not only:
-        _one_stage(config, overrides, "pairs")
+        _one_stage(config, overrides, "pairs", yes)
         return
     from mcpmix.core.errors import ConfigError
 
@@ -90,19 +102,19 @@ def synthesize(
             typer.echo(f"  largest difference from {remade.stored}: {remade.difference} grey levels")
 
 
-def train(config: ConfigFile, overrides: Overrides = None) -> None:
+def train(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
     """Stage 3: train the segmenters, all arms with all seeds."""
-    show_runs(config, overrides, "segmenter")
+    show_runs(config, overrides, "segmenter", yes)
 
 
-def report(config: ConfigFile, overrides: Overrides = None) -> None:
+def report(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
     """Write the tables and the report; missing stages run first."""
-    run(config, overrides)
+    _run_all(_load(config, overrides), yes)
 
 
-def show_runs(config: Path, overrides: list[str] | None, stage: str) -> None:
+def show_runs(config: Path, overrides: list[str] | None, stage: str, yes: bool = False) -> None:
     """Make and list the results of "segmenter" or "evaluation", one for each arm and seed."""
-    made: dict[Cell, Artifact] = getattr(_make(_load(config, overrides), stage), f"{stage}s")
+    made: dict[Cell, Artifact] = getattr(_make(_load(config, overrides), stage, yes), f"{stage}s")
     for (arm, seed), artifact in made.items():
         counts = artifact.manifest["counts"]
         if stage == "evaluation":
@@ -145,34 +157,69 @@ def demo(
     )
     trainings = len(config.train.arms) * len(config.train.seeds)
     typer.echo(_PLAN.format(trainings=trainings, time="two minutes" if fast else "13 minutes"))
-    _run_all(config)
+    _run_all(config, yes=True)  # its settings are those of the preset: whoever changes them means it
     typer.echo(f"elapsed: {duration(time.monotonic() - start)}")
 
 
+_COMMAND = "overrides.json"  # in the folder of a run: what its last `mcpmix run` was told beside the file
+_LONG = 60.0  # seconds; what took longer is not made again without asking
+
+
 def _load(config: Path, overrides: list[str] | None) -> "Config":
+    """The settings of a run for one of its stages: those that `mcpmix run` was given, then new ones."""
     from mcpmix.config_file import load_config
 
-    return load_config(config, overrides or ())
+    settings = load_config(config, overrides or ())
+    try:
+        given = json.loads((settings.folder / _COMMAND).read_text(encoding="utf-8"))
+        before = [str(text) for text in given]
+    except (OSError, ValueError, TypeError):  # the run was not started by this command, or not yet
+        before = []
+    if before and (again := load_config(config, [*before, *(overrides or ())])) != settings:
+        typer.echo(f"settings of this run, from `mcpmix run`: {' '.join(before)}")
+        return again
+    return settings
 
 
-def _make(config: "Config", until: str) -> "Run":
+def _make(config: "Config", until: str, yes: bool = False, told: list[str] | None = None) -> "Run":
+    from mcpmix.core.stage_folder import asked_before_redoing, make_folder, storage_errors, write_json
     from mcpmix.preflight import require_settings
     from mcpmix.run import run
 
     require_settings(config)  # before hours are spent
-    with shown_progress() as progress:
+    if told is not None:
+        with storage_errors(config.folder):
+            make_folder(config.folder)
+            write_json(config.folder / _COMMAND, told)
+    with shown_progress() as progress, asked_before_redoing(partial(_ask, yes)):
         if until == "report":
             seeds = ", ".join(map(str, config.train.seeds))
             progress.say(f"{config.folder}: {', '.join(config.train.arms)}; seeds {seeds}")
         return run(config, progress, until)
 
 
-def _run_all(config: "Config") -> None:
-    made = _make(config, "report")
+def _ask(yes: bool, stage: str, seconds: float, reason: str) -> None:
+    """Ask before a stage that took long is made again; where nobody can answer, refuse."""
+    if yes or seconds < _LONG:
+        return
+    from mcpmix.core.errors import ConfigError
+
+    text = f"{stage} took {duration(seconds)} and would be made again, because {reason}."
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{text} Give the settings that it was made with, or --yes to make it again; the old result is "
+            "kept in superseded/."
+        )
+    if not typer.confirm(f"{text} Make it again?"):
+        raise ConfigError(f"{stage} was left as it is.")
+
+
+def _run_all(config: "Config", yes: bool = False, told: list[str] | None = None) -> None:
+    made = _make(config, "report", yes, told)
     assert made.report is not None
     show_report(made.report)
 
 
-def _one_stage(config: Path, overrides: list[str] | None, stage: str) -> None:
-    artifact: Artifact = getattr(_make(_load(config, overrides), stage), stage)
+def _one_stage(config: Path, overrides: list[str] | None, stage: str, yes: bool) -> None:
+    artifact: Artifact = getattr(_make(_load(config, overrides), stage, yes), stage)
     typer.echo(f"finished: {artifact.folder}")

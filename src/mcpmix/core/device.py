@@ -34,7 +34,7 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
     Args:
         device: "auto" or a torch device.
         precision: "auto", "float32", "bfloat16" or "float16".
-        threads: CPU threads; 0: one per core.
+        threads: CPU threads; 0: as OMP_NUM_THREADS says, or one per core.
         deterministic: bit-equal results on the same machine, at some cost on GPUs.
     """
     import torch
@@ -55,7 +55,7 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
         dtype, reason = torch.bfloat16, "bfloat16 (the GPU has it)"
     else:
         dtype, reason = torch.float32, "float32 (no fast bfloat16 here)"
-    torch.set_num_threads(threads or core_count())
+    torch.set_num_threads(threads or thread_count())
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The same switch as use_deterministic_algorithms, which also imports the compiler: one second more.
@@ -67,6 +67,12 @@ def setup(device: str, precision: str, threads: int, deterministic: bool) -> Run
 def core_count() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_count() -> int:
+    """CPU threads where none are configured: OMP_NUM_THREADS if the user has set it, or one per core."""
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(given) if given.isdecimal() and int(given) > 0 else core_count()
 
 
 def worker_count(jobs: int, device: "torch.device", tasks: int) -> int:

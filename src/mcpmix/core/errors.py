@@ -5,6 +5,8 @@ they stay ordinary exceptions with a traceback.
 """
 
 import difflib
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 _MOST_LISTED = 60  # names; timm alone knows more than a thousand networks
@@ -55,6 +57,23 @@ class TrainingError(McpmixError):
 def bullet_list(headline: str, problems: Sequence[str]) -> str:
     """Join all problems of one kind into a message: a headline and one line each."""
     return "\n".join([headline, *(f"  - {problem}" for problem in problems)])
+
+
+def sorted_list(headline: str, problems: Sequence[str], most: int = 5) -> str:
+    """As `bullet_list`, with the first few problems of each kind and the number of the others.
+
+    Problems are of one kind if they begin with the same sentence, names and numbers apart.
+    """
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        sentence = re.split(r"[.;:] ", problem, maxsplit=1)[0]
+        kinds[re.sub(r"\S*[\d/\\.]\S*|(?<=: ).*", "", sentence)].append(problem)
+    lines = []
+    for found in kinds.values():
+        lines += found[:most]
+        if len(found) > most:
+            lines.append(f"and {len(found) - most} more of this kind, {len(found)} in all")
+    return bullet_list(headline, lines)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

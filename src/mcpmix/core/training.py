@@ -2,11 +2,14 @@
 
 A checkpoint has no pickles: it is a nested state in one safetensors file. Tensors become entries of the file;
 everything around them (dictionaries, lists, numbers, strings) is kept as JSON in its header. An optimiser's
-state dict, whose keys are integers, survives the round trip.
+state dict, whose keys are integers, survives the round trip. The header also names the stage that the
+checkpoint belongs to, and a checksum of the tensors: neither a foreign nor a damaged one is continued.
 """
 
 import json
 import math
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,23 +26,30 @@ from torch.optim.swa_utils import AveragedModel
 
 from mcpmix.core.errors import DependencyError, ModelError, StorageError, TrainingError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import write_text, written
+from mcpmix.core.reading import parse_json
+from mcpmix.core.stage_folder import place_in_stage, write_text, written
 
 State = Any  # nested dict / list / tuple of tensors and JSON scalars
 
 _FORMAT = "mcpmix-state-1"
+_SHOWN_STEPS = 20  # whose mean loss is on the screen
 
 
 def save_state(path: Path, state: State) -> None:
     """Write a nested state to `path`; the old file stays until the new one is complete."""
     tensors: dict[str, torch.Tensor] = {}
     skeleton = _pack(state, tensors)
+    facts = {"format": _FORMAT, "stage": place_in_stage(path), "checksum": _checksum(tensors)}
     with written(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": _FORMAT, "skeleton": json.dumps(skeleton)})
+        save_file(tensors, temporary, metadata={**facts, "skeleton": json.dumps(skeleton)})
 
 
 def load_state(path: Path, device: str = "cpu") -> State:
-    """Read back what `save_state` wrote."""
+    """Read back what `save_state` wrote.
+
+    Raises:
+        ModelError: the file is missing, damaged, of another kind, or belongs to another stage.
+    """
     try:
         with safe_open(path, framework="pt", device=device) as file:
             metadata = file.metadata() or {}
@@ -49,9 +59,28 @@ def load_state(path: Path, device: str = "cpu") -> State:
                     f"{metadata.get('format')!r}, expected {_FORMAT!r}. Delete it to start over."
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, FileNotFoundError) as error:
+    except (SafetensorError, OSError) as error:
         raise ModelError(f"Cannot read the checkpoint {path}: {error}. Delete it to start over.") from error
-    return _unpack(json.loads(metadata["skeleton"]), tensors)
+    if metadata.get("stage") != place_in_stage(path):
+        raise ModelError(
+            f"The checkpoint {path} belongs to another stage or other settings than its folder. Put the "
+            "right one back, or delete it to start over."
+        )
+    if metadata.get("checksum") != _checksum(tensors):
+        raise ModelError(f"The checkpoint {path} is damaged: its checksum differs. Delete it to start over.")
+    try:
+        return _unpack(parse_json(metadata["skeleton"]), tensors)
+    except (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        raise ModelError(f"The checkpoint {path} is damaged ({error!r}). Delete it to start over.") from error
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """CRC-32 of names, types, shapes and bytes."""
+    value = 0
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
 
 
 def _pack(node: State, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -124,7 +153,7 @@ def run_steps(
         on_resume(done)
     if done and write and after_save is not None:
         after_save(done)
-    smooth = math.nan
+    recent: deque[float] = deque(maxlen=_SHOWN_STEPS)
     with progress.track(title, steps, done) as advance:
         for index in range(done, steps):
             loss = step(index)
@@ -134,8 +163,8 @@ def run_steps(
                     f"{title}: the loss of step {index} is {loss} ({kept}). "
                     "Lower the learning rate or use float32."
                 )
-            smooth = loss if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss
-            advance(1, f"loss {smooth:.4f}")
+            recent.append(loss)
+            advance(1, f"loss {sum(recent) / len(recent):.4f}")
             finished = index + 1
             due = finished % save_every == 0 or finished == steps
             if write and (due or (also_save_every and finished % also_save_every == 0)):
@@ -152,14 +181,23 @@ def restore(state: Mapping[str, Stateful], checkpoint: Path) -> int:
     if not checkpoint.exists():
         return 0
     saved = load_state(checkpoint)
-    if missing := state.keys() - saved["state"].keys():
-        raise StorageError(
-            f"{checkpoint} lacks {', '.join(sorted(missing))}: another version wrote it. Delete it to begin "
-            "again."
-        )
-    for name, part in state.items():
-        part.load_state_dict(saved["state"][name])
-    return int(saved["steps"])
+    try:
+        if missing := state.keys() - saved["state"].keys():
+            raise StorageError(
+                f"{checkpoint} lacks {', '.join(sorted(missing))}: another version wrote it. Delete it to "
+                "begin again."
+            )
+        for name, part in state.items():
+            part.load_state_dict(saved["state"][name])
+        return int(saved["steps"])
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise does_not_fit(checkpoint, error) from error
+
+
+def does_not_fit(checkpoint: Path, error: Exception) -> ModelError:
+    """What to say of a checkpoint that is whole, but not one of what is trained here."""
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return ModelError(f"The checkpoint {checkpoint} does not fit ({reason}). Delete it to start over.")
 
 
 class JsonLines:
@@ -182,14 +220,14 @@ class JsonLines:
         rows: list[dict[str, Any]] = []
         for number, line in enumerate(lines, 1):
             try:
-                rows.append(json.loads(line))
+                rows.append(parse_json(line))
             except ValueError as error:
                 raise StorageError(
                     f"{self.path}, line {number}, is not JSON ({error}); a kill cuts only the last line. "
                     "Restore the file, or delete its folder to redo all of it."
                 ) from error
         try:
-            return [*rows, json.loads(last)]
+            return [*rows, parse_json(last)]
         except ValueError:
             return rows
 

@@ -6,6 +6,7 @@ filter would not do: it lets links pass, knows no limits, and there is none for 
 """
 
 import bz2
+import errno
 import gzip
 import io
 import os
@@ -17,7 +18,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +25,8 @@ from filelock import FileLock
 
 from mcpmix.core.errors import DataError, McpmixError, StorageError, bullet_list
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, file_digest, storage_errors, written
+from mcpmix.core.reading import expanded
+from mcpmix.core.stage_folder import digest_of, digest_once, storage_errors, written
 
 MARK = ".unpacked-"  # in the names of folders that were unpacked here
 _CACHE = "MCPMIX_CACHE"
@@ -36,6 +37,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # LZMA
 _CHUNK = 1 << 20
 _MEGABYTE = 10**6
 _LARGEST_READ = 64 * _MEGABYTE  # at once: room for more names in a zip than any data set has
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 _LONGEST_PART, _LONGEST_NAME = 255, 1024
 
 _Member = tuple[str, int, IO[bytes] | None]  # name, size, content (None for a folder)
@@ -77,12 +79,12 @@ def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits
     If that place is read-only, the environment variable MCPMIX_CACHE selects another one. Of an archive that
     is damaged, of a foreign kind, or not safe to unpack, nothing is kept.
     """
-    digests = [_digest(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
+    digests = [digest_once(path) for path in archives]
     name, digest = archives[0].name, digests[0]
     if len(archives) > 1:
         name, digest = "archives", digest_of(digests)
     cache = os.environ.get(_CACHE)
-    home = Path(cache).expanduser() if cache else archives[0].parent
+    home = expanded(cache) if cache else archives[0].parent
     target = home / f"{name}{MARK}{digest[:12]}"
     if target.is_dir():
         return target
@@ -107,13 +109,6 @@ def unpack(archives: Sequence[Path], progress: Progress = SILENT, limits: Limits
             f"variable {_CACHE} names."
         ) from error
     return target
-
-
-@lru_cache(maxsize=64)
-def _digest(path: Path, size: int, changed: int) -> str:
-    """Once per process and state of the file: archives are large."""
-    del size, changed
-    return file_digest(path)
 
 
 def _write_members(archive: Path, folder: Path, limits: Limits, progress: Progress) -> None:
@@ -147,8 +142,8 @@ def _write_members(archive: Path, folder: Path, limits: Limits, progress: Progre
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise _refused(archive, [f"{name!r} stands for two things"]) from error
         except Exception as error:  # readers of archives fail on damage with errors of many kinds
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk
+            if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+                raise
             raise DataError(
                 f"{archive} cannot be unpacked: {str(error) or type(error).__name__}. Expected an intact "
                 "archive without a password: fetch it again."

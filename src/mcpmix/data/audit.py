@@ -1,180 +1,15 @@
-"""The audit of a data set: what the files of each sample show, then what is wrong with the set."""
+"""The audit of a data set: what is wrong with it, from what its files show."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from mcpmix.core.pixels import Pixels, outline
-from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data.likeness import USUAL_SHARE, Match, Phi, closest, feature_matches, look_of, matches, square
-from mcpmix.data.sample import Sample, pixel_digest, read_pair
-
-_BATCH = 32  # images that phi sees at a time
-_THUMBNAIL = 96  # pixels, longer side
-_YELLOW = (255, 220, 0)
-_ORIENTATION = 0x0112
-ENDINGS = {  # by format, the usual one first
-    "PNG": (".png",),
-    "JPEG": (".jpg", ".jpeg"),
-    "MPO": (".jpg", ".jpeg"),
-    "TIFF": (".tif", ".tiff"),
-    "BMP": (".bmp",),
-}
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._+-]+")
-_CORNER = 0.14  # of the sides
-_LEAST_SIDE = 32  # pixels, below which nothing can be read
-_INK = 235  # grey level from which a pixel may be text
-_STEP = 90  # levels by which text differs from what is next to it
-_LEAST_STROKES, _MOST_INK = 0.05, 0.35  # shares of a corner
-_TINY, _HUGE = 0.0005, 0.9  # shares of the image at which a lesion is worth a look
-
-
-# --- what the files of a sample show -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the files of a sample show."""
-
-    sample: Sample
-    errors: tuple[str, ...] = ()  # why it cannot be used
-    oddities: tuple[str, ...] = ()  # keys of `_ODDITIES`
-    digest: str = ""  # `pixel_digest` of the image; if a file cannot be read, empty like all below
-    mask_digest: str = ""  # the same of the mask
-    width: int = 0
-    height: int = 0
-    levels: int = 0  # number of grey levels in the mask file
-    area: float = 0.0  # share of the image that is lesion, 0..1
-    centre: tuple[float, float] = (0.5, 0.5)  # of the lesion, right and down, 0..1
-    look: str = ""  # `look_of` the image
-    thumbnail: Pixels | None = None  # (h, w, 3) uint8, the lesion outlined
-    features: npt.NDArray[np.float32] | None = None  # (F,), what phi says of the image; None without phi
-
-
-def inspect_all(
-    samples: Sequence[Sample], progress: Progress = SILENT, phi: Phi | None = None
-) -> tuple[Facts, ...]:
-    """Decode every file once, missing and damaged ones included; facts in the order of the ids.
-
-    Args:
-        phi: a feature network, to find copies that were mirrored, rotated or recoloured.
-    """
-    facts: list[Facts] = []
-    waiting: dict[int, Pixels] = {}
-    with progress.track("Auditing images", len(samples)) as advance:
-        for place, sample in enumerate(sorted(samples, key=lambda sample: sample.id)):
-            found, image = inspect(sample)
-            facts.append(found)
-            if phi is not None and image is not None:
-                waiting[place] = square(image)
-            if phi is not None and waiting and (len(waiting) == _BATCH or place == len(samples) - 1):
-                for row, vector in zip(waiting, phi(np.stack(list(waiting.values()))), strict=True):
-                    facts[row] = replace(facts[row], features=vector)
-                waiting.clear()
-            advance()
-    return tuple(facts)
-
-
-def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
-    """The facts of a sample, and its image, (H, W, 3) uint8, if both files could be read."""
-    plain = _PLAIN_NAME.fullmatch(sample.image.name) and _PLAIN_NAME.fullmatch(sample.mask.name)
-    oddities = [] if plain else ["name"]
-    pair, errors = read_pair(sample.image, sample.mask)
-    if pair is None:
-        return Facts(sample, tuple(errors), tuple(oddities)), None
-    image, mask, levels = pair
-    oddities += [*file_oddities(sample.image), *file_oddities(sample.mask, mask=True)]
-    area = float(mask.mean())
-    seen = {
-        "text": _looks_written(image),
-        "empty": area == 0,
-        "full": area == 1,
-        "extreme": 0 < area < _TINY or _HUGE < area < 1,
-        "levels": levels > 2,
-    }
-    oddities += [kind for kind, there in seen.items() if there]
-    facts = Facts(
-        sample,
-        tuple(errors),
-        tuple(dict.fromkeys(oddities)),
-        digest=pixel_digest(image),
-        mask_digest=pixel_digest(mask),
-        width=image.shape[1],
-        height=image.shape[0],
-        levels=levels,
-        area=area,
-        centre=_centre(mask),
-        look=look_of(image),
-        thumbnail=_thumbnail(image, mask),
-    )
-    return facts, image
-
-
-def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
-    """What the reader has to correct, from the header of a readable file."""
-    try:
-        with path.open("rb") as file, Image.open(file) as image:
-            known = ENDINGS.get(image.format or "", ())
-            if known and path.suffix.lower() not in known:
-                yield "ending"
-            if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
-                yield "turned"
-            if image.mode in ("P", "PA"):
-                yield "palette"
-            if "A" in image.getbands():
-                yield "alpha"
-            if mask and image.format in ("JPEG", "MPO"):
-                yield "lossy mask"
-    except Exception:  # a header of a kind that only tifffile reads, or a damaged tag: the pixels were read
-        return
-
-
-def _looks_written(image: Pixels) -> bool:
-    """Whether a corner contains text: thin bright strokes with steep sides on something darker."""
-    height, width = image.shape[:2]
-    if min(height, width) < _LEAST_SIDE:
-        return False
-    rows, columns = max(8, round(height * _CORNER)), max(8, round(width * _CORNER))
-    for vertical in (slice(0, rows), slice(height - rows, height)):
-        for across in (slice(0, columns), slice(width - columns, width)):
-            corner = image[vertical, across].mean(axis=2)
-            ink = corner >= _INK
-            strokes = (np.abs(np.diff(corner, axis=1)) >= _STEP) & (ink[:, 1:] | ink[:, :-1])
-            if strokes.mean() >= _LEAST_STROKES and ink.mean() <= _MOST_INK:
-                return True
-    return False
-
-
-def _centre(mask: Pixels) -> tuple[float, float]:
-    total = int(mask.sum(dtype=np.int64))
-    if not total:
-        return 0.5, 0.5
-    # By sums along the sides: the places of all pixels would fill the memory where an image is large.
-    counts = [mask.sum(axis=axis, dtype=np.int64) for axis in (0, 1)]
-    right, down = (float((side @ np.arange(len(side)) / total + 0.5) / len(side)) for side in counts)
-    return right, down
-
-
-def _thumbnail(image: Pixels, mask: Pixels) -> Pixels:
-    height, width = image.shape[:2]
-    scale = _THUMBNAIL / max(height, width)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    small = np.array(Image.fromarray(image).resize(size, Image.Resampling.BOX))
-    small[outline(np.array(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST)))] = _YELLOW
-    return small
-
-
-# --- what is wrong with the set ----------------------------------------------------------------------------
+from mcpmix.data.facts import Facts
+from mcpmix.data.likeness import USUAL_SHARE, Match, closest, feature_matches, matches
 
 
 class Severity(IntEnum):
@@ -233,6 +68,7 @@ _ODDITIES = {
         "nothing, unless the lesion is drawn darker than that",
     ),
 }
+_EDGE = 0.9  # share of the edge of an image that is lesion only where a mask is inverted
 _OF_MASKS = ("empty", "full", "extreme", "levels")
 
 
@@ -250,9 +86,9 @@ class Audit:
         return tuple(sorted(found, key=lambda finding: -finding.severity))
 
     @property
-    def warned(self) -> bool:
-        """Whether there is a finding that is worse than a note."""
-        return any(finding.severity >= Severity.WARNING for finding in self.findings)
+    def warned(self) -> int:
+        """How many findings are worse than a note."""
+        return sum(finding.severity >= Severity.WARNING for finding in self.findings)
 
     @cached_property
     def near(self) -> dict[str, tuple[str, Match]]:
@@ -330,6 +166,16 @@ class Audit:
                 )
                 ids = tuple(item.sample.id for group in groups for item in group)
                 yield Finding(severity, f"images with identical pixels are in {where}", remedy, items, ids)
+        disputed = [group for group in copies if len({item.mask_digest for item in group}) > 1]
+        if disputed:
+            yield Finding(
+                Severity.ERROR,
+                "images with identical pixels have different masks",
+                "decide which mask is right and remove the others with their images; `--fix DIR "
+                "--drop-copies` keeps the first",
+                tuple(" = ".join(item.sample.id for item in group) for group in disputed),
+                tuple(item.sample.id for group in disputed for item in group),
+            )
 
     def _leaks(self) -> Iterator[Finding]:
         shares = " and ".join(
@@ -376,6 +222,16 @@ def _single_findings(facts: Sequence[Facts]) -> Iterator[Finding]:
             tuple(error for item in broken for error in item.errors),
             tuple(item.sample.id for item in broken),
         )
+    readable = [item for item in facts if item.digest]
+    inverted = [item for item in readable if item.area > 0.5 and item.border > _EDGE]
+    if 2 * len(inverted) > len(readable):
+        yield Finding(
+            Severity.ERROR,
+            "masks seem to be inverted: most of the image and nearly all of its edge is lesion",
+            "save them with the lesion white and all else black",
+            tuple(f"{item.sample.id}: {item.area:.0%} of the image is lesion" for item in inverted),
+            tuple(item.sample.id for item in inverted),
+        )
     for kind, (severity, title, remedy) in _ODDITIES.items():
         having = [item for item in facts if kind in item.oddities]
         if having:
@@ -386,27 +242,3 @@ def _single_findings(facts: Sequence[Facts]) -> Iterator[Finding]:
                 for item in having
             )
             yield Finding(severity, title, remedy, items, tuple(item.sample.id for item in having))
-
-
-def clusters(facts: Sequence[Facts]) -> dict[str, str]:
-    """Put near-duplicates into one group, in addition to images that are in one group already.
-
-    Nearness is transitive: if a is near b and b near c, all three are one group. That keeps neighbouring
-    frames of a video together as far as they look alike; it does not know patients. Files that cannot be
-    read stay alone.
-
-    Returns:
-        By id, the name of the group: the first id in it.
-    """
-    first_of: dict[str, int] = {}  # of each known group
-    edges = [(first_of.setdefault(item.sample.group, place), place) for place, item in enumerate(facts)]
-    readable = [place for place, item in enumerate(facts) if item.look]
-    looks = [facts[place].look for place in readable]
-    edges += [(readable[match.first], readable[match.second]) for match in matches(looks, looks)]
-    graph = coo_array((np.ones(len(edges)), np.array(edges).reshape(-1, 2).T), (len(facts), len(facts)))
-    _, cluster_of = connected_components(graph, directed=False)
-    name_of: dict[int, str] = {}
-    return {
-        item.sample.id: name_of.setdefault(cluster, item.sample.id)
-        for item, cluster in zip(facts, cluster_of.tolist(), strict=True)
-    }

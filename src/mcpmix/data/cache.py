@@ -5,7 +5,6 @@ those of the training and the validation part, which it decodes anyway. Workers,
 ask for the same images share one copy in memory. A cache can be deleted at any time.
 """
 
-import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from filelock import FileLock
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.reading import read_json
 from mcpmix.core.stage_folder import digest_of, storage_errors, write_json
 from mcpmix.data.index import Record
 from mcpmix.data.sample import pixel_digest, read_pair, resize_image, resize_mask
@@ -160,7 +160,7 @@ def _mapped(ids: tuple[str, ...], place: Path) -> Arrays:
 def _verified(ids: tuple[str, ...], place: Path) -> Arrays:
     """Map a cache; ValueError if a row is not what was written."""
     arrays = _mapped(ids, place)
-    sums: list[int] = json.loads((place / _CHECKSUMS).read_text(encoding="utf-8"))
+    sums: list[int] = read_json(place / _CHECKSUMS)
     if not len(sums) == len(arrays.images) == len(arrays.masks):
         raise ValueError(f"{len(arrays.images)} images, {len(arrays.masks)} masks, {len(sums)} checksums")
     rows = zip(arrays.images, arrays.masks, sums, strict=True)

@@ -17,8 +17,8 @@ from mcpmix.core.errors import ConfigError, DataError, StorageError
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text, written
-from mcpmix.data.audit import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.dataset import FOLDER, load_collection
+from mcpmix.data.facts import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.layouts import (
     CHANNEL,
     HUB_IMAGE,
@@ -30,11 +30,11 @@ from mcpmix.data.layouts import (
     NNUNET_TABLE,
     Collection,
     scan_folder,
-    write_csv,
     write_tables,
 )
 from mcpmix.data.sample import Sample, pixel_digest, read_image, read_mask
 from mcpmix.data.splits import KNOWN, PARTS
+from mcpmix.data.tables import kind_of_groups, write_csv
 
 CHANGES = "changes.csv"
 _PIXELS = {
@@ -176,7 +176,7 @@ def repair_configured(
     left_out: list[str] = []
     if data.source == FOLDER and data.images is not None and data.masks is not None:
         samples = tuple(scan_folder(data.images, data.masks, data.groups, left_out=left_out))
-        collection = Collection(samples, grouped="group" if data.groups else "")
+        collection = Collection(samples, grouped=kind_of_groups(data.groups))
     else:
         collection = load_collection(data.source, root=data.root, progress=progress)
     known = facts if facts is not None else inspect_all(collection.samples, progress)

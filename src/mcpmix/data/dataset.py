@@ -14,18 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from mcpmix.config import Config, SplitConfig
-from mcpmix.core.errors import ConfigError, DataError, bullet_list
+from mcpmix.core.errors import ConfigError, DataError, bullet_list, sorted_list
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
-from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, file_digest, reuse, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, reuse, workspace
 from mcpmix.data import public_sets
-from mcpmix.data.archives import MARK, folder_of
+from mcpmix.data.archives import folder_of
 from mcpmix.data.cache import cache_of, new_cache
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.layouts import READERS, Collection, scan_folder
+from mcpmix.data.layouts import READERS, Collection, likely_mistake, scan_folder
 from mcpmix.data.leakage import refuse_copies
 from mcpmix.data.likeness import look_of, matches
+from mcpmix.data.listing import listing, seen_from
 from mcpmix.data.sample import Sample, pixel_digest, read_mask, read_pair
 from mcpmix.data.splits import (
     ALL_PARTS,
@@ -42,6 +43,7 @@ from mcpmix.data.splits import (
     stratified_split,
     write_split,
 )
+from mcpmix.data.tables import kind_of_groups
 from mcpmix.phantom import render
 
 FOLDER = "folder"
@@ -50,37 +52,39 @@ PRETRAINING_SEED = 1_000_003
 
 
 def key(config: Config) -> StageKey:
-    """What the index depends on: for own data, the names, sizes and times of all files."""
-    data = config.data
+    """What the index depends on: for own data, the names and contents of all files.
+
+    Places are those seen from the run's folder, for the index names files that way.
+    """
+    data, home = config.data, config.folder
     if data.source == "phantom":
         drawn = {name: number for name, number in data.phantom.model_dump().items() if number}
         return StageKey("dataset", {"phantom": drawn, "size": data.size}, {}, config.seed)
     places = {"images": data.images, "masks": data.masks, "root": data.root}
-    inputs = {name: listing(place) for name, place in places.items() if place is not None}
+    named = {name: place for name, place in places.items() if place is not None}
+    inputs = {name: listing(place, notes_of(config)) for name, place in named.items()}
     for name, file in (("groups", data.groups), ("split", data.split.file)):
-        if file is not None and file.exists():
+        if file is not None and file.is_file():
             inputs[name] = file_digest(file)
-    settings = data.model_dump(mode="json", exclude={"phantom", "size", "unlabelled"})
+    settings = data.model_dump(mode="json", exclude={"phantom", "size", "unlabelled", "groups", *places})
+    settings["split"].pop("file")
+    settings["places"] = {name: seen_from(home, place) for name, place in named.items()}
     return StageKey("dataset", settings, inputs, config.seed)
 
 
-def listing(place: Path) -> str:
-    """A digest of names, sizes and modification times: cheap, and changes when a file does."""
-    if place.is_file():
-        return file_digest(place)
-    # What was unpacked here follows from the archives, which are listed.
-    names = (path for path in place.rglob("*") if MARK not in path.relative_to(place).as_posix())
-    entries = sorted(path for path in names if path.is_file())
-    states = [(path.relative_to(place).as_posix(), path.stat()) for path in entries]
-    return digest_of([[name, state.st_size, state.st_mtime_ns] for name, state in states])
+def notes_of(config: Config) -> Path:
+    """Where a run remembers the digests of its source files."""
+    return cache_of(config.folder / "dataset") / "files.json"
 
 
 def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
     """Draw or find, split and index the samples."""
-    if (finished := reuse(out, key(config), progress)) is not None:
+    stage_key = key(config)
+    if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
     data = config.data
-    with workspace(out, key(config)) as space:
+    with workspace(out, stage_key) as space:
+        guessed = False
         if data.source == "phantom":
             samples: Sequence[Sample]
             samples, split = write_phantom_set(
@@ -90,6 +94,7 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
             places = data.model_dump(include={"root", "images", "masks", "groups"})
             collection = load_collection(data.source, **places, progress=progress)
             samples, split = collection.samples, make_split(collection, data.split, config.seed)
+            guessed = collection.guessed
             if data.labelled is not None:
                 split = keep_labels(split, samples, data.labelled, config.seed)
         index = build_index(samples, split, progress, cache=cache_of(out), size=data.size)
@@ -99,7 +104,8 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         index.write(space.folder)
         write_split(space.folder / "split.json", split, digests)
         counts = {part: len(ids) for part, ids in split.parts().items()}
-        return space.finish(**counts, content=index.digest, training=index.training_digest, leaks=split.leaks)
+        digests = {"content": index.digest, "training": index.training_digest, "all": index.whole_digest}
+        return space.finish(**counts, **digests, leaks=split.leaks, groups_guessed=guessed)
 
 
 def world_seed(seed: int) -> int:
@@ -196,7 +202,7 @@ def load_collection(
     """
     if source == FOLDER and images is not None and masks is not None:
         samples = tuple(scan_folder(images, masks, groups))
-        return Collection(samples, grouped="group" if groups else "")
+        return Collection(samples, grouped=kind_of_groups(groups))
     read = READERS.get(source)
     if read is None and source not in public_sets.entries():
         known = ", ".join((*READERS, "phantom", *public_sets.entries()))
@@ -298,6 +304,7 @@ def build_index(
                         add(record, image, mask)
                 advance()
         if problems:
-            raise DataError(bullet_list("The data set cannot be indexed:", problems))
+            guess = likely_mistake([(sample.image, sample.mask) for sample in samples])
+            raise DataError(guess + sorted_list("The data set cannot be indexed:", problems))
         refuse_copies(records)
     return DatasetIndex(tuple(records))

@@ -1,13 +1,15 @@
 """The index of a data set: every sample with its part and the digests of what its files show."""
 
-import json
+import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.reading import read_json
 from mcpmix.core.stage_folder import Artifact, digest_of, write_json
+from mcpmix.data.listing import seen_from
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import ALL_PARTS, KNOWN
 
@@ -50,8 +52,14 @@ class DatasetIndex:
         rows = [row for row in self.records if row.split != KNOWN]
         return digest_of([self.digest, sorted((row.id, row.group, row.source) for row in rows)])
 
+    @property
+    def whole_digest(self) -> str:
+        """Identity of all records, those of `known` too, wherever the files lie."""
+        names = ("id", "split", "group", "source", "image_sha256", "mask_sha256")
+        return digest_of([[getattr(row, name) for name in names] for row in self.records])
+
     def write(self, folder: Path) -> None:
-        """Write JSON into a folder. Files below the folder are named relative to it, others absolutely."""
+        """Write JSON into a folder; files are named relative to it, so that no path of this machine shows."""
         home = folder.resolve()
         rows = []
         for record in self.records:
@@ -60,7 +68,7 @@ class DatasetIndex:
                 absolute = row[name].absolute()
                 # Only the folder is resolved: a link inside it stays what the user named.
                 inside = absolute.parent.resolve() / absolute.name
-                row[name] = (inside.relative_to(home) if inside.is_relative_to(home) else absolute).as_posix()
+                row[name] = seen_from(home, inside)
             rows.append(row)
         write_json(folder / INDEX, {"samples": rows})
 
@@ -70,12 +78,12 @@ class DatasetIndex:
         path = dataset / INDEX
         folder = path.parent.resolve()
         try:
-            rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["samples"]
+            rows: list[dict[str, Any]] = read_json(path)["samples"]
             return cls(
                 tuple(
                     Record(
                         **{field.name: row[field.name] for field in fields(Record)}
-                        | {name: folder / row[name] for name in ("image", "mask")}
+                        | {name: Path(os.path.normpath(folder / row[name])) for name in ("image", "mask")}
                     )
                     for row in rows
                 )
@@ -89,8 +97,10 @@ class DatasetIndex:
 
 
 def training_digest(dataset: Artifact) -> str:
-    """The data set in the keys of stages before evaluation: new images in `known` cost no new training.
-
-    Folders of earlier versions do not note it; their own digest stands for it, as it did then.
-    """
+    """The data set in the keys of stages before evaluation: new images in `known` cost no new training."""
     return str(dataset.manifest.get("counts", {}).get("training", dataset.digest))
+
+
+def whole_digest(dataset: Artifact) -> str:
+    """The data set in the keys of stages that read all of it, wherever its files lie."""
+    return str(dataset.manifest.get("counts", {}).get("all", dataset.digest))

@@ -1,24 +1,26 @@
 """Own data on disk: images and masks paired by name, tables, and the four layouts that are read."""
 
-import csv
-import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.errors import DataError, bullet_list, sorted_list
 from mcpmix.core.pixels import ENDINGS, list_images
-from mcpmix.data.sample import Sample, read_pair
+from mcpmix.core.reading import has_file, read_json
+from mcpmix.data.sample import Sample, read_image, read_pair, shows_mask
 from mcpmix.data.splits import ALL_PARTS, Split, read_lists, write_split
+from mcpmix.data.tables import GUESSED_GROUP, Row, kind_of_groups, read_rows, unknown_ids, write_groups
 
-MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_gt")
+MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_seg", "-seg", "_gt", "_label")
+_MOST_ENDINGS = 0.9  # share of the masks with one ending, from which it stands for "mask"
 GIVEN = "official"  # name of the split that comes with the data
 GROUPS, SPLIT = "groups.csv", "split.json"
 MANIFESTS = ("manifest.csv", "manifest.jsonl")
 METADATA = ("metadata.jsonl", "metadata.csv")
+_LOOKED_AT = 8  # pairs, to tell images from masks
 GROUP_COLUMNS = ("group", "patient", "patient_id", "lesion", "video", "sequence")
 _PART_NAMES = {"val": "validation", "valid": "validation", "dev": "validation", "training": "train"}
 HUB_IMAGE = ("image_file_name", "file_name")
@@ -42,6 +44,11 @@ class Collection:
     leaks: Mapping[str, str] = field(default_factory=dict)
     grouped: str = ""  # what a group is (`patient`, `video sequence`); empty if each image is its own
 
+    @property
+    def guessed(self) -> bool:
+        """Whether groups were guessed by `mcpmix data groups` and not recorded."""
+        return self.grouped == GUESSED_GROUP
+
     def row(self, sample: Sample) -> dict[str, str]:
         """A sample's id, group (empty if the data set has none) and part, as tables keep them."""
         group = sample.group if self.grouped else ""
@@ -53,9 +60,9 @@ def scan_folder(
 ) -> list[Sample]:
     """Pair images with masks by name. Nothing is decoded, unless to report all problems at once.
 
-    A mask belongs to the image with the same stem, or with the same stem and one of `MASK_SUFFIXES`; case
-    does not matter. Both may lie in one folder if the masks have such a suffix. Hidden files and files with
-    other endings are passed over.
+    A mask belongs to the image with the same stem, or with the same stem and one of `MASK_SUFFIXES` or an
+    ending that nearly all masks share; case does not matter. Both may lie in one folder if the masks have one
+    of the suffixes. Hidden files and files with other endings are passed over.
 
     Args:
         groups: CSV with the columns id (stem or name of the image file) and group; without it each image is
@@ -73,7 +80,8 @@ def scan_folder(
         mask_files = [path for path in image_files if _without_suffix(path.stem)]
         image_files = [path for path in image_files if not _without_suffix(path.stem)]
     # Without one of the folders, naming every file of the other as single would only hide the cause.
-    pairs = [] if problems else pair_files(image_files, mask_files, masks, problems)
+    suffixes = tuple(dict.fromkeys((*MASK_SUFFIXES, *common_ending(image_files, mask_files))))
+    pairs = [] if problems else pair_files(image_files, mask_files, masks, problems, suffixes)
     group_of = {image.stem: image.stem for image in image_files}
     if groups is not None:
         group_of = _read_groups(groups, image_files, problems)
@@ -83,8 +91,11 @@ def scan_folder(
     elif problems:
         problems += [text for pair in pairs for text in read_pair(*pair)[1]]
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        guess = likely_mistake(pairs or list(zip(image_files, mask_files, strict=False)))
+        if guess:  # what follows from it would only hide it
+            raise DataError(guess.strip())
         raise DataError(
-            bullet_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
+            sorted_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
         )
     return [Sample(image.stem, image, mask, group_of[image.stem], "folder") for image, mask in pairs]
 
@@ -103,6 +114,31 @@ def _files(folder: Path, kind: str, problems: list[str]) -> list[Path]:
 def _without_suffix(stem: str, suffixes: Sequence[str] = MASK_SUFFIXES) -> str:
     """The stem of the image that a mask with a suffix belongs to; empty without a suffix."""
     return next((stem[: -len(end)] for end in suffixes if stem.lower().endswith(end.lower())), "")
+
+
+def common_ending(image_files: Sequence[Path], mask_files: Sequence[Path]) -> tuple[str, ...]:
+    """What nearly all masks add to the stems of their images, such as `_annotated`; empty if nothing."""
+    images = {path.stem.casefold() for path in image_files}
+    stems = [path.stem for path in mask_files if path.stem.casefold() not in images]
+    endings = Counter(
+        stem[cut:] for stem in stems for cut in range(1, len(stem)) if stem[:cut].casefold() in images
+    )
+    return tuple(end for end, count in endings.most_common(1) if count >= _MOST_ENDINGS * len(mask_files))
+
+
+def likely_mistake(pairs: Sequence[tuple[Path, Path]]) -> str:
+    """A sentence if the first pairs of image and mask look as if their folders were swapped; else empty."""
+    swapped = 0
+    for image, mask in pairs[:_LOOKED_AT]:
+        with suppress(DataError):
+            swapped += shows_mask(read_image(image)) and not shows_mask(read_image(mask))
+    if 2 * swapped <= min(len(pairs), _LOOKED_AT):
+        return ""
+    images, masks = pairs[0][0].parent, pairs[0][1].parent
+    return (
+        f"The folders seem to be swapped: {images} holds masks, {masks} photographs. Give them the other way "
+        "round.\n"
+    )
 
 
 def pair_files(
@@ -176,83 +212,30 @@ def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> di
                 "of them."
             )
     named = {row.values["id"] for row in rows}
+    missing = [image for image in images if image.stem not in named and image.name not in named]
+    bare = {name.lstrip("0") for name in named}
+    cut = [image for image in missing if image.stem.lstrip("0") in bare]
+    if 2 * len(cut) > len(missing):
+        short = cut[0].stem.lstrip("0")
+        problems.append(
+            f"{table} has lost the leading zeros of {len(cut)} ids ({short} in place of {cut[0].stem}), as "
+            "spreadsheets do. Give the column id the format text before you fill it, and export again."
+        )
+        missing = [image for image in missing if image not in cut]
     problems += [
         f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
-        for image in images
-        if image.stem not in named and image.name not in named
+        for image in missing
     ]
+    if missing and not cut and (odd := unknown_ids(table, images)):
+        problems.append(f"{len(odd)} ids in {table} belong to no image: {', '.join(odd[:5])}. Mistyped?")
     return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
-
-
-# --- tables that accompany images --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table."""
-
-    table: Path
-    line: int  # from 1
-    values: Mapping[str, str]  # texts by the name of the column, lower case
-
-    @property
-    def place(self) -> str:
-        """Where it stands, for messages."""
-        return f"{self.table}, line {self.line}"
-
-    def first(self, columns: Sequence[str]) -> str:
-        """The value of the first of these columns that is there and not empty."""
-        return next((self.values[name] for name in columns if self.values.get(name)), "")
-
-
-def read_rows(table: Path) -> list[Row]:
-    """All rows of a CSV (commas, semicolons or tabs) or JSONL file in UTF-8; there is at least one."""
-    try:
-        lines = table.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError as error:
-        raise DataError(f"{table} does not exist. Check the path.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{table} cannot be read: {error}. Expected UTF-8: export it again.") from error
-    if table.suffix.lower() == ".jsonl":
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                content: Any = json.loads(line)
-            except ValueError as error:
-                raise DataError(
-                    f"{table}, line {number}: {error}. Expected a JSON object: correct it."
-                ) from error
-            if not isinstance(content, dict):
-                raise DataError(f"{table}, line {number}: expected a JSON object, got {line[:40]}.")
-            texts = {k.strip().lower(): "" if v is None else str(v) for k, v in content.items()}
-            rows.append(Row(table, number, texts))
-    else:
-        header = lines[0] if lines else ""
-        reader = csv.DictReader(lines, delimiter=next((mark for mark in ",;\t" if mark in header), ","))
-        # Cells beyond the last column come under the name None, missing ones as the value None.
-        rows = [
-            Row(table, reader.line_num, {k.strip().lower(): (v or "").strip() for k, v in row.items() if k})
-            for row in reader
-        ]
-    if not rows:
-        raise DataError(f"{table} has no rows. Expected one for each image.")
-    return rows
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows with equal keys under a line of these keys."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def write_tables(collection: Collection, folder: Path) -> None:
     """Write `groups.csv` and `split.json` where the data has groups and a split."""
     if collection.grouped:
-        write_csv(folder / GROUPS, [{"id": item.id, "group": item.group} for item in collection.samples])
+        group_of = {item.id: item.group for item in collection.samples}
+        write_groups(folder / GROUPS, group_of, guessed=collection.guessed)
     if given := collection.splits.get(GIVEN):
         parts = (tuple(sorted(name for name in given if given[name] == part)) for part in ALL_PARTS)
         write_split(folder / SPLIT, Split(*parts))
@@ -271,7 +254,7 @@ def _read_folder(root: Path) -> Collection:
         unknown = sorted(set(splits[GIVEN]) - {sample.id for sample in samples})
         if unknown:
             raise DataError(f"{root / SPLIT} names ids without images: {', '.join(unknown)}. Correct it.")
-    return Collection(samples, splits, grouped="group" if groups else "")
+    return Collection(samples, splits, grouped=kind_of_groups(groups))
 
 
 def _read_manifest(root: Path) -> Collection:
@@ -324,7 +307,7 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
             files.append(row.table.parent / given)
             if not given:
                 found.append(f"no {kind}. Fill it in, or remove the line.")
-            elif not files[-1].is_file():
+            elif not has_file(files[-1]):
                 found.append(f"{files[-1]} does not exist. Check the path.")
         name = row.values.get("id") or files[0].stem
         part = _part_name(row.values.get("split", ""))
@@ -358,7 +341,7 @@ def _read_nnunet(root: Path) -> Collection:
     own group, and cases in `imagesTs` are the test part.
     """
     try:
-        ending = str(json.loads((root / NNUNET).read_text(encoding="utf-8"))["file_ending"])
+        ending = str(read_json(root / NNUNET)["file_ending"])
     except FileNotFoundError as error:
         raise DataError(
             f"{root / NNUNET} does not exist. Expected the raw folder of an nnU-Net data set."

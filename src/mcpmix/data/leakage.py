@@ -1,10 +1,10 @@
 """Which images a network has seen, and which test images are among them or near-duplicates of them.
 
-A list of images travels in the folder of every network as `images.json`: name, digest of the pixels, and the
-look by which the audit compares images. So leaks can be found years later, without the images.
+A list of images travels in the folder of every network as `images.json`: the digest of the pixels of each,
+and a print by which near-duplicates are found. So leaks can be found years later, without the images; names
+and anything that can be looked at stay behind.
 """
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.reading import read_json
 from mcpmix.core.stage_folder import write_json
 from mcpmix.data.index import Record
-from mcpmix.data.likeness import matches
+from mcpmix.data.likeness import matches, print_of, require_look
 
 SEEN = "images.json"
 
@@ -25,7 +26,7 @@ class SeenImage:
 
     id: str  # what it was called
     sha256: str  # `pixel_digest` of the image
-    look: str = ""  # as `look_of` gives it; empty if only the digest is known
+    look: str = ""  # as `look_of` or `print_of` gives it; empty if only the digest is known
 
 
 def images_of(records: Iterable[Record]) -> list[SeenImage]:
@@ -33,9 +34,17 @@ def images_of(records: Iterable[Record]) -> list[SeenImage]:
     return [SeenImage(record.id, record.image_sha256, record.look) for record in records]
 
 
-def write_seen(folder: Path, images: Sequence[SeenImage]) -> None:
-    """Put the list of images into a network's folder."""
-    write_json(folder / SEEN, {"images": [asdict(image) for image in images]})
+def write_seen(folder: Path, images: Sequence[SeenImage], *, private: bool = False) -> None:
+    """Put the list of images into a network's folder, for everybody who gets the network.
+
+    Args:
+        private: whether names and looks are kept, in a folder that is not passed on.
+    """
+    rows = [asdict(image) for image in images]
+    if not private:
+        prints = {image.sha256: print_of(image.look) if image.look else "" for image in images}
+        rows = [{"sha256": digest, "print": prints[digest]} for digest in sorted(prints)]
+    write_json(folder / SEEN, {"images": rows})
 
 
 def read_seen(folder: Path) -> list[SeenImage]:
@@ -44,9 +53,14 @@ def read_seen(folder: Path) -> list[SeenImage]:
     if not path.is_file():
         return []
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["images"]
-        return [SeenImage(str(row["id"]), str(row["sha256"]), str(row["look"])) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        images = []
+        for row in read_json(path)["images"]:
+            digest, look = str(row["sha256"]), str(row["print"] if "print" in row else row["look"])
+            if look:
+                require_look(look)
+            images.append(SeenImage(str(row.get("id", f"image {digest[:12]}")), digest, look))
+        return images
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} is not a list of seen images ({error!r}), so nobody can tell whether test images are "
             "among them. Restore the file, or train the network again."
@@ -68,7 +82,7 @@ def seen_by_generator(folder: Path, digests: Iterable[str], base: Path) -> dict[
 
 
 def refuse_copies(records: Sequence[Record]) -> None:
-    """Refuse an image that is in two parts, whatever its files are called."""
+    """Refuse an image that is in two parts or has two masks, whatever its files are called."""
     alike: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         alike[record.image_sha256].append(record)
@@ -83,6 +97,19 @@ def refuse_copies(records: Sequence[Record]) -> None:
                 "Images with identical pixels are in different parts of the split, so test figures would be "
                 "too good. Remove the copies, or put them into one part (one group):",
                 leaks,
+            )
+        )
+    disputed = [
+        " = ".join(f"{record.id} ({record.mask})" for record in same)
+        for same in alike.values()
+        if len({record.mask_sha256 for record in same}) > 1
+    ]
+    if disputed:
+        raise DataError(
+            bullet_list(
+                "Images with identical pixels have different masks, and only one can be right. Remove the "
+                "others with their images; `mcpmix check CONFIG --fix DIR --drop-copies` keeps the first:",
+                disputed,
             )
         )
 

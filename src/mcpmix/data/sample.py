@@ -1,6 +1,7 @@
 """One image with its mask: what it is, how its files are read, how it is brought to the training size."""
 
 import hashlib
+import io
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ _KINDS = "PNG, JPEG, TIFF or BMP"
 _LESION = 128  # grey level from which a pixel is lesion
 _TIFF_MAGIC = (b"II*\0", b"MM\0*")
 _PLAIN_TIFFS = ((8, 1, 1, 1), (8, 3, 1, 1))  # bits, channels, unsigned, interleaved
+_BLACK, _WHITE = 12, 243  # levels of black and white, as JPEG may have blurred them
+_MASK_SHARE = 0.97  # of black and white pixels, above which a grey picture is a mask
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
 _FILTERS = Lock()  # filters of warnings belong to all threads
 
@@ -37,23 +40,34 @@ class Sample:
     source: str  # name of the data set
 
 
-def read_image(path: Path) -> Pixels:
+def read_image(path: Path, content: bytes | None = None, *, most_pixels: int | None = None) -> Pixels:
     """Read an image as RGB, (H, W, 3).
 
     EXIF orientation is applied. Grey is repeated in the three channels, palettes are replaced by their
     colours, transparent parts are composited over black.
 
+    Args:
+        content: the bytes of the file, if they are in memory already; `path` then is its name in messages.
+        most_pixels: a stricter limit than the usual one.
+
     Raises:
         DataError: the file is missing, damaged, too large, in print colours (CMYK), or has more than 8 bits
             per channel.
     """
-    with _opened(path) as image:
+    with _opened(path, content=content, most_pixels=most_pixels) as image:
         ImageOps.exif_transpose(image, in_place=True)  # a large image fits into memory, but not many copies
         if image.has_transparency_data:
             clear = image if image.mode == "RGBA" else image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), clear)
             del clear
         return np.array(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8)
+
+
+def shows_mask(image: Pixels) -> bool:
+    """Whether an (H, W, 3) picture is black and white only: a mask or an empty picture, no photograph."""
+    spread = image.max(axis=2).astype(int) - image.min(axis=2)
+    extreme = (image.max(axis=2) <= _BLACK) | (image.min(axis=2) >= _WHITE)
+    return bool(extreme.mean() > _MASK_SHARE and spread.max() <= _BLACK)
 
 
 def has_alpha(path: Path) -> bool:
@@ -171,11 +185,23 @@ def read_pair(image: Path, mask: Path) -> tuple[tuple[Pixels, Pixels, int] | Non
         return None, problems
     (height, width), (mask_height, mask_width) = pixels.shape[:2], lesion[0].shape
     if (height, width) != (mask_height, mask_width):
+        advice = "Expected equal sizes: export the mask at the size of its image."
+        if (width, height) == (mask_height, mask_width) and _is_turned(image) != _is_turned(mask):
+            advice = (
+                "One of the two is turned by its EXIF orientation and the other is not: turn the pixels of "
+                "the image and remove the tag, or turn the mask in the same way."
+            )
         problems.append(
             f"{mask} is {mask_width} x {mask_height} pixels, but its image {image} is {width} x {height}. "
-            "Expected equal sizes: export the mask at the size of its image."
+            f"{advice}"
         )
     return (pixels, *lesion), problems
+
+
+def _is_turned(path: Path) -> bool:
+    """Whether the EXIF orientation of a readable file swaps its sides."""
+    with _opened(path) as image:
+        return image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
 
 
 def named_images(images: Path) -> dict[str, Path]:
@@ -201,12 +227,20 @@ def named_images(images: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def _opened(path: Path, *, deep: bool = False) -> Iterator[Image.Image]:
+def _opened(
+    path: Path, *, deep: bool = False, content: bytes | None = None, most_pixels: int | None = None
+) -> Iterator[Image.Image]:
     """Open an image file; whatever fails while it is read becomes a DataError."""
+    limit = most_pixels or Image.MAX_IMAGE_PIXELS
     try:
         # A file object, because Pillow maps files that it opens by name, and maps turned TIFFs wrongly.
-        with path.open("rb") as file, _decoder(file, (*_FORMATS, "GIF") if deep else _FORMATS) as image:
+        source: BinaryIO = path.open("rb") if content is None else io.BytesIO(content)
+        with source as file, _decoder(file, (*_FORMATS, "GIF") if deep else _FORMATS) as image:
+            if limit is not None and image.width * image.height > limit:
+                raise Image.DecompressionBombError
             _refuse_other_colours(path, image, deep=deep)
+            if 0 in image.size:
+                raise ValueError(f"it has {image.width} x {image.height} pixels")
             yield image
     except DataError:
         raise
@@ -215,14 +249,15 @@ def _opened(path: Path, *, deep: bool = False) -> Iterator[Image.Image]:
     except PermissionError as error:
         raise DataError(f"{path} may not be read by this user. Change its permissions.") from error
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        limit = (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
         raise DataError(
-            f"{path} is larger than {limit} million pixels. Save it smaller; networks see a small square."
+            f"{path} is larger than {(limit or 0) // 1_000_000} million pixels. Save it smaller; networks "
+            "see a small square."
         ) from error
     except Exception as error:  # decoders fail on damaged files with errors of nearly every kind
         reason = str(error) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
-            reason = f"it is not a {_KINDS} file" if path.stat().st_size else "the file is empty"
+            size = path.stat().st_size if content is None else len(content)
+            reason = f"it is not a {_KINDS} file" if size else "the file is empty"
         raise DataError(
             f"{path} cannot be read: {reason}. Expected an intact {_KINDS} file: export it again, or remove "
             "the image together with its mask."

@@ -1,6 +1,5 @@
 """Which samples are for training, validation and test. Groups stay whole."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.reading import parse_json, read_text
 from mcpmix.core.seeds import numpy_rng
 from mcpmix.core.stage_folder import write_json
 from mcpmix.data.sample import Sample
@@ -279,7 +279,7 @@ def require_same_images(path: Path, digests: Mapping[str, str]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+        content: Any = parse_json(read_text(path, "utf-8-sig"))
     except FileNotFoundError as error:
         raise DataError(f"The split file {path} does not exist. Check data.split.file.") from error
     except (OSError, ValueError) as error:

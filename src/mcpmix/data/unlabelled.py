@@ -17,17 +17,16 @@ from mcpmix.core.pixels import ENDINGS, Pixels, list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.archives import folder_of
-from mcpmix.data.dataset import listing, load_collection, make_split
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.dataset import load_collection, make_split, notes_of
+from mcpmix.data.index import DatasetIndex, whole_digest
 from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
 from mcpmix.data.likeness import look_of, matches
-from mcpmix.data.sample import pixel_digest, read_image, resize_image
+from mcpmix.data.listing import listing
+from mcpmix.data.sample import pixel_digest, read_image, resize_image, shows_mask
 
 TRAINING_PART = "training part"
 _PIXELS = "pixels.u8"
 _CHUNK = 256  # images that are in memory at once
-_BLACK, _WHITE = 12, 243  # levels of black and white, as JPEG may have blurred them
-_MASK_SHARE = 0.97  # of black and white pixels, above which a grey picture is a mask
 _MOST_NAMED = 5
 
 
@@ -65,8 +64,10 @@ class Unlabelled:
 
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the list depends on."""
-    inputs = {"dataset": dataset.digest}
-    inputs |= {str(number): listing(place) for number, place in enumerate(config.data.unlabelled)}
+    inputs, notes = {"dataset": whole_digest(dataset)}, notes_of(config)
+    if config.data.labelled is not None:  # the index does not name the images that lose their masks
+        inputs |= dataset.manifest["key"]["inputs"]
+    inputs |= {str(number): listing(place, notes) for number, place in enumerate(config.data.unlabelled)}
     return StageKey("unlabelled", {"size": config.data.size}, inputs, config.seed)
 
 
@@ -77,10 +78,11 @@ def run(config: Config, dataset: Artifact, out: Path, progress: Progress = SILEN
         DataError: with every place without images, every file that cannot be read or is a mask, and every
             image that shows a validation or test image; or if none is left.
     """
-    if (finished := reuse(out, key(config, dataset), progress)) is not None:
+    stage_key = key(config, dataset)
+    if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
     index = DatasetIndex.read(dataset)
-    with workspace(out, key(config, dataset)) as space:
+    with workspace(out, stage_key) as space:
         labelled = {record.id for record in index.part("train")}
         found = [*find(config, progress), *rest_of_training(config, labelled, progress)]
         held = [record for record in index.records if record.split != "train"]
@@ -94,7 +96,7 @@ def run(config: Config, dataset: Artifact, out: Path, progress: Progress = SILEN
             )
         for note in notes:
             progress.say(f"unlabelled: {note}")
-        write_seen(space.folder, seen)
+        write_seen(space.folder, seen, private=True)
         names = list(dict.fromkeys(item.place for item in kept))
         return space.finish(
             images=len(seen),
@@ -226,9 +228,7 @@ def _decode(item: Found, problems: list[str]) -> tuple[Pixels, SeenImage] | None
     except DataError as error:
         problems.append(str(error))
         return None
-    spread = image.max(axis=2).astype(int) - image.min(axis=2)
-    extreme = (image.max(axis=2) <= _BLACK) | (image.min(axis=2) >= _WHITE)
-    if extreme.mean() > _MASK_SHARE and spread.max() <= _BLACK:
+    if shows_mask(image):
         problems.append(
             f"{item.path} is a mask or an empty picture: it is black and white only. Expected photographs; "
             "name the folder of the images alone."

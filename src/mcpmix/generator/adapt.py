@@ -141,9 +141,8 @@ def run(
         if looks is not None:
             looks.write(folder / PIPELINE)
         counts = {place: places.count(place) for place in dict.fromkeys(places)}
-        done = space.finish(images=counts, steps=settings.steps, **preview.rows()[-1])
-        for left in (*done.folder.glob("*.checkpoint"), *done.folder.glob("latents-*")):
-            left.unlink()  # last: a kill before this costs nothing
+        facts = {"images": counts, "steps": settings.steps, **preview.rows()[-1]}
+        done = space.finish("*.checkpoint", "latents-*", **facts)
         folder_digest.cache_clear()  # this process may know another base by this path
         return done
 

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from mcpmix.config import Config
 from mcpmix.core.pixels import Pixels
 from mcpmix.data.augment import LUMA
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import Row, Verdict, kind_of
+from mcpmix.generator.bank import Verdict
 from mcpmix.generator.copies import CopyCheck, copy_problems
-from mcpmix.generator.judge import Judge
+from mcpmix.generator.judge import Judge, load_judge
+from mcpmix.generator.ledger import Row, kind_of
+from mcpmix.networks.features import load_features
 
 _WHITE = 250 / 255  # brighter counts as burnt out
 _MORE_CLIPPED = 0.2  # share of pixels that may be burnt out beyond what real images have, at tolerance 1
@@ -62,6 +66,37 @@ def exposure_problem(exposure: Mapping[str, float], limits: Mapping[str, float])
     return "burnt out" if exposure["clipped"] > limits["clipped"] else ""
 
 
+def open_admission(
+    config: Config,
+    judge: Path,
+    arrays: Arrays,
+    groups: Sequence[str],
+    unseen: Arrays,
+    device: torch.device,
+    *,
+    copies: bool = True,
+) -> "Admission":
+    """The configured admission, by the judge in a folder.
+
+    Args:
+        arrays: training images and masks; `groups` has the group of each.
+        unseen: validation images; may be empty.
+        copies: whether an image may be rejected as a copy.
+    """
+    settings, strength = config.synthesis.admission, config.synthesis.strength
+    trained, phi = load_judge(judge, device, trust=settings.judge.network), load_features(config.rla.features)
+    check = CopyCheck(phi, arrays, groups, unseen, seed=config.seed, device=device)
+    return Admission(
+        trained,
+        check,
+        arrays,
+        groups,
+        alignment=trained.threshold(settings.alignment_quantile),
+        copy=check.limits(settings.copy_quantile if copies else 0.0, strength),
+        exposure=exposure_limits(arrays.images, settings.exposure_tolerance),
+    )
+
+
 class Admission:
     """Judge, copy check and exposure together.
 
@@ -89,6 +124,17 @@ class Admission:
     def assess(self, images: Pixels, sources: Sequence[int]) -> list[Verdict]:
         """A verdict on each of B,S,S,3 uint8 images; `sources` are the places of their training images."""
         masks, groups = self.arrays.masks[list(sources)], [self.groups[place] for place in sources]
+        return self.assess_under(images, masks, groups, sources)
+
+    def assess_under(
+        self, images: Pixels, masks: Pixels, groups: Sequence[str], sources: Sequence[int | None]
+    ) -> list[Verdict]:
+        """A verdict on each of B,S,S,3 uint8 images under any masks B,S,S.
+
+        Args:
+            groups: as for `Judge.probabilities`; a group that is not of the training part: all networks.
+            sources: as for `CopyCheck.measure`.
+        """
         alignments, contrasts = self.judge.scores(images, masks, groups)
         distances = self.copies.measure(self.copies.features(images), images, sources)
         verdicts: list[Verdict] = []

@@ -1,15 +1,8 @@
-"""The bank of pairs: K stored counterparts for each training mask, what was rejected, ledger and pictures.
+"""The bank of pairs: K stored counterparts for each training mask, what was rejected, ledger and pictures."""
 
-The ledger has a row for every image that was tried, each sealed with the row before it. A row's `sha256`
-covers its own content and `previous`, the seal of the row before; the first row continues the key of the
-stage, and the last seal is in the manifest. A changed, removed, added or moved row is therefore detected and
-located. A last line cut short by a kill is not damage: it was never finished, and the next run rewrites it.
-"""
-
-import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,113 +13,16 @@ from PIL.PngImagePlugin import PngInfo
 from mcpmix.core.errors import StorageError, bullet_list
 from mcpmix.core.pixels import Pixels, outline, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, file_digest, read_artifact
+from mcpmix.core.reading import read_json
+from mcpmix.core.stage_folder import digest_once, file_digest, read_artifact
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
 from mcpmix.generator.counterparts import CounterpartMaker
+from mcpmix.generator.ledger import LEDGER, Ledger, Row, kind_of, read_verified
+from mcpmix.generator.review import open_review
 from mcpmix.generator.workers import Request, make_filled
 
-LEDGER = "ledger.jsonl"
-
-Row = dict[str, Any]
-
-_SEAL, _PREVIOUS = "sha256", "previous"
 _MOST_NAMED = 10  # damaged files in a message
-
-
-class Ledger:
-    """The ledger of a bank under way.
-
-    Args:
-        path: its file; need not exist.
-        root: what the first row continues: the digest of the stage's key.
-
-    Raises:
-        StorageError: a finished row was changed; the message names its line.
-    """
-
-    def __init__(self, path: Path, root: str) -> None:
-        self.path, self.root = path, root
-        text = path.read_bytes() if path.exists() else b""
-        self._finished = text.rfind(b"\n") + 1  # bytes; a kill may have cut the last line short
-        self.rows = _parse(path, text)
-        previous = root
-        for number, row in enumerate(self.rows, start=1):
-            content = {name: value for name, value in row.items() if name != _SEAL}
-            if digest_of(content) != row.get(_SEAL):
-                raise _changed(path, number, "its content does not match its seal")
-            if row.get(_PREVIOUS) != previous:
-                raise _changed(
-                    path, number, "it does not follow the row before it: rows are missing or moved"
-                )
-            previous = str(row[_SEAL])
-
-    @property
-    def head(self) -> str:
-        """Seal of the last row; the root if there is none."""
-        return str(self.rows[-1][_SEAL]) if self.rows else self.root
-
-    def append(self, content: Mapping[str, Any]) -> None:
-        """Seal one row and write it."""
-        row: Row = json.loads(json.dumps({**content, _PREVIOUS: self.head}))  # as it will be read back
-        row[_SEAL] = digest_of(row)
-        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
-        with self.path.open("ab") as file:
-            file.truncate(self._finished)
-            file.write(line)
-        self._finished += len(line)
-        self.rows.append(row)
-
-
-def _parse(path: Path, text: bytes) -> list[Row]:
-    """The rows of a ledger's bytes; a last line that was not finished is left out."""
-    rows = []
-    # Bytes: splitlines() would also split at U+2028 inside a row.
-    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise _changed(path, number, "it is not a row")
-        rows.append(row)
-    return rows
-
-
-def read_verified(folder: Path, root: str, head: str) -> list[Row]:
-    """All rows of a finished bank, from the one that continues `root` to the one whose seal is `head`."""
-    path = folder / LEDGER
-    if not path.exists():
-        raise StorageError(f"{path} is missing. Delete the folder {folder} to redo the pairs.")
-    text = path.read_bytes()
-    if text and not text.endswith(b"\n"):
-        raise _changed(path, text.count(b"\n") + 1, "it is cut short")
-    ledger = Ledger(path, root)
-    if ledger.head != head:
-        raise _changed(path, len(ledger.rows) + 1, "rows at the end are missing or were added")
-    return ledger.rows
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """All rows of a bank, not verified: the run does that before anything is trained."""
-    path = folder / LEDGER
-    return _parse(path, path.read_bytes()) if path.exists() else []
-
-
-def admitted_replicas(rows: Iterable[Row], ids: Sequence[str]) -> list[tuple[int, ...]]:
-    """The replica numbers that each sample has in the bank, in their order; none where all were rejected."""
-    found: dict[str, list[int]] = {name: [] for name in ids}
-    for row in rows:
-        if row["parent"] in found and row["admitted"]:
-            found[row["parent"]].append(int(row["replica"]))
-    return [tuple(sorted(numbers)) for numbers in found.values()]
-
-
-def _changed(path: Path, number: int, why: str) -> StorageError:
-    return StorageError(
-        f"{path}, line {number}: {why}. The ledger was changed after it was written, so it proves "
-        f"nothing any more. Restore the file, or delete the folder {path.parent} to redo the pairs."
-    )
 
 
 Verdict = tuple[dict[str, float | str | None], list[str]]
@@ -235,7 +131,7 @@ class Bank:
                 for row, pixels in zip(chunk, images, strict=True):
                     path = self.folder / row["file"]
                     write_synthetic(path, pixels, run=self.run, seed=row["seed"])
-                    if file_digest(path) != row["image_sha256"]:
+                    if digest_once(path) != row["image_sha256"]:
                         raise StorageError(
                             f"{path} was damaged, and its repair differs from what the ledger says: the "
                             "machine or the versions of its libraries have changed. Delete the folder "
@@ -249,7 +145,7 @@ def damaged(folder: Path, rows: Sequence[Row]) -> list[Row]:
     return [
         row
         for row in rows
-        if not (path := folder / row["file"]).is_file() or file_digest(path) != row["image_sha256"]
+        if not (path := folder / row["file"]).is_file() or digest_once(path) != row["image_sha256"]
     ]
 
 
@@ -277,10 +173,12 @@ def inspect_bank(folder: Path) -> str:
         rows = read_verified(folder, artifact.digest, artifact.manifest["counts"]["ledger"])
         admitted = sum(bool(row["admitted"]) for row in rows)
         found = f"{admitted} admitted of {len(rows)} images tried; ledger and images are whole"
+        if judged := open_review(artifact).rows:
+            found += f"; {len(judged)} judgements by people, whose ledger is whole too"
     else:
         folder = folder.with_name(folder.name + ".partial")
         try:
-            key = json.loads((folder / "key.json").read_text(encoding="utf-8"))["digest"]
+            key = read_json(folder / "key.json")["digest"]
         except (OSError, ValueError, KeyError, TypeError):  # absent or foreign: the next run starts over
             return "none yet"
         rows = Ledger(folder / LEDGER, str(key)).rows
@@ -306,11 +204,6 @@ _GAP, _TEXT, _HEADER, _MARGIN = 6, 15, 64, 16  # pixels between pictures, below,
 _MOST_ROWS = 40  # masks on the sheet; more are spread over the data set
 _MOST_REJECTED = 6  # rejected images shown of one mask
 _INK, _QUIET, _CROSS, _CONTOUR = (25, 25, 28), (120, 120, 126), (214, 39, 40), (255, 255, 255)
-
-
-def kind_of(reason: str) -> str:
-    """`alignment`, `copy`, `blank`, `too dark` ...: a reason without its figures."""
-    return reason.split(":")[0]
 
 
 def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Image:

@@ -147,14 +147,15 @@ class CopyCheck:
         return np.concatenate([self._run(part) for part in _tensors(images)])
 
     def measure(
-        self, features: Floats, images: Pixels, sources: Sequence[int]
+        self, features: Floats, images: Pixels, sources: Sequence[int | None]
     ) -> list[dict[str, float | str]]:
         """Distances of B synthetic images, with the names that they have in the ledger.
 
         Args:
             features: B,F, from `features`.
             images: B,S,S,3 uint8.
-            sources: the place of each image's source in the training images.
+            sources: the place of each image's source in the training images; None: it has none, and is NaN
+                away from it.
 
         Returns:
             For each image: in features `distance_source`, `distance_train` to the nearest other training
@@ -173,11 +174,11 @@ class CopyCheck:
             alike = int(np.where(other, np.inf, picture).argmin())
             results.append(
                 {
-                    "distance_source": float(row[source]),
+                    "distance_source": np.nan if source is None else float(row[source]),
                     "distance_train": float(row[nearest]),
                     "nearest_train": self.ids[nearest],
                     "distance_held_out": float(unseen),
-                    "picture_source": float(picture[source]),
+                    "picture_source": np.nan if source is None else float(picture[source]),
                     "picture_train": float(picture[alike]),
                     "alike_train": self.ids[alike],
                 }

@@ -1,6 +1,5 @@
 """Counterparts: images under the masks of real ones, by a condition (mask, depth) and a seed by identity."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from mcpmix.config import Config
 from mcpmix.core.errors import ModelError
 from mcpmix.core.pixels import as_images, as_pixels
+from mcpmix.core.reading import read_json
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import write_json
 from mcpmix.data.cache import Arrays
@@ -59,7 +59,7 @@ class Looks:
         if not (base / _LOOKS).exists():
             return None
         try:
-            found = json.loads((base / _LOOKS).read_text(encoding="utf-8"))
+            found = read_json(base / _LOOKS)
             return cls(tuple(found["texts"]), dict(found["look_of"]), tuple(found["shares"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{base / _LOOKS} is damaged ({error!r}). Adapt the base again.") from error
@@ -80,9 +80,7 @@ class CounterpartMaker:
         config: Config,
         looks: Looks | None = None,
     ) -> None:
-        self.generator, self.arrays, self.run_seed = generator, arrays, config.seed
-        self.prompt, self.appearance = config.generator.prompt.text, config.synthesis.appearance
-        self.looks = looks
+        self.generator, self.arrays, self.config, self.looks = generator, arrays, config, looks
         tuned, drawn = config.finetune, config.synthesis
         self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
         masks = torch.from_numpy(arrays.masks).float()
@@ -90,16 +88,11 @@ class CounterpartMaker:
 
     def seed(self, request: Request) -> int:
         """The seed of a counterpart: a hash of run, sample id and replica."""
-        return seed_for(self.run_seed, self.arrays.ids[request.index], request.replica)
+        return seed_for(self.config.seed, self.arrays.ids[request.index], request.replica)
 
     def text(self, request: Request) -> str:
         """The prompt of a counterpart; its appearance is drawn by identity too."""
-        rng = numpy_rng("appearance", self.seed(request))
-        if self.looks is not None:
-            return f"{self.prompt} {self.looks.draw(rng)}"
-        if not self.appearance:
-            return self.prompt
-        return f"{self.prompt} {self.appearance[int(rng.integers(len(self.appearance)))]}"
+        return draw_text(self.config, self.looks, self.seed(request))
 
     def make(self, requests: Sequence[Request]) -> np.ndarray:
         """B,S,S,3 uint8 images, made as one batch."""
@@ -112,6 +105,17 @@ class CounterpartMaker:
             sources=as_images(self.arrays.images[chosen]),
         )
         return as_pixels(images)
+
+
+def draw_text(config: Config, looks: Looks | None, seed: int) -> str:
+    """The prompt of the image with this seed: with a look of the base, or an appearance as configured."""
+    prompt, appearance = config.generator.prompt.text, config.synthesis.appearance
+    rng = numpy_rng("appearance", seed)
+    if looks is not None:
+        return f"{prompt} {looks.draw(rng)}"
+    if not appearance:
+        return prompt
+    return f"{prompt} {appearance[int(rng.integers(len(appearance)))]}"
 
 
 def build_maker(

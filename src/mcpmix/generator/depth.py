@@ -27,7 +27,7 @@ from mcpmix.data.index import DatasetIndex, Record, training_digest
 from mcpmix.data.leakage import SeenImage, images_of
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.networks.depth import DepthNetwork, convention
-from mcpmix.networks.weight_files import folder_digest, resolve
+from mcpmix.networks.weight_files import folder_digest, resolve, source_name
 
 MAPS = "maps.jsonl"
 _WHITE = 65535  # of a 16-bit PNG: the nearest point, depth 1
@@ -43,7 +43,7 @@ def key(config: Config, dataset: Artifact, unlabelled: Artifact | None = None) -
     """What the depth maps depend on."""
     folder = resolve(config.depth.model, "depth")
     settings: dict[str, Any] = {
-        "model": config.depth.model,
+        "model": source_name(config.depth.model),
         "weights": folder_digest(folder),
         "near": convention(folder, config.depth.near),
         "size": config.data.size,

@@ -15,7 +15,7 @@ from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.networks.generator import InstructEditor
-from mcpmix.networks.weight_files import folder_digest, resolve
+from mcpmix.networks.weight_files import folder_digest, resolve, source_name
 
 _BATCH = 4  # images edited at once: 512 px fit into 8 GB
 
@@ -23,7 +23,7 @@ _BATCH = 4  # images edited at once: 512 px fit into 8 GB
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the edits depend on."""
     settings = {
-        "editor": config.editor.model_dump(mode="json"),
+        "editor": {**config.editor.model_dump(mode="json"), "model": source_name(str(config.editor.model))},
         "weights": folder_digest(_editor(config)),
         "size": config.data.size,
     }

@@ -1,6 +1,7 @@
 """Stage 2: a ControlNet learns to put the lesion under the mask, on the training part only."""
 
 import gc
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,8 +36,9 @@ from mcpmix.generator.judge import load_judge
 from mcpmix.generator.pseudo import read_pseudo
 from mcpmix.generator.validation import HeldOut, Validator
 from mcpmix.networks.diffusion import load_base
-from mcpmix.networks.weight_files import folder_digest, resolve
+from mcpmix.networks.weight_files import folder_digest, resolve, source_name
 
+_LATENTS = "latents"  # of all views, until the stage is finished
 _NOT_IN_KEY = {"save_every", "gradient_checkpointing"}  # the result does not depend on them
 
 
@@ -60,7 +62,7 @@ def key(
     should not have to train again for a column of the log.
     """
     inputs = {"dataset": training_digest(dataset), "depth": depth.digest}
-    settings = {
+    settings: dict[str, Any] = {
         "weights": folder_digest(resolve(config.generator.base, "pipeline")),
         "prompt": config.generator.prompt.text,
         "size": config.data.size,
@@ -71,6 +73,7 @@ def key(
         inputs["pseudo"] = marked.pseudo.digest
     if (start := config.finetune.start_weights) is not None:
         settings["start"] = folder_digest(resolve(start, "control"))
+        settings["finetune"]["start"] = source_name(start)
     validation = config.finetune.validation
     if judge is not None and validation.every > 0 and validation.best_by == "alignment":
         inputs["judge"] = judge.digest
@@ -120,7 +123,7 @@ def run(
         digests = {record.id: record.image_sha256 for record in index.part("train")}
         digests |= {image.id: image.sha256 for image in (pool.seen if pool else ())}
         networks, examples, first, held_out = _encode(
-            config, index, dataset, depth, more, digests, runtime, processes.leads, progress
+            config, index, dataset, depth, more, digests, runtime, processes.leads, progress, space.folder
         )
         validator = None
         if held_out is None and config.finetune.validation.every:
@@ -128,7 +131,11 @@ def run(
                 "finetune: the validation part is empty; nothing is validated, the last weights are used"
             )
         elif held_out is not None:
-            trained = None if judge is None else load_judge(judge.folder, runtime.device)
+            trained = (
+                None
+                if judge is None
+                else load_judge(judge.folder, runtime.device, trust=config.synthesis.admission.judge.network)
+            )
             text = examples.text[1:2]
             validator = Validator(networks, held_out, text, config, space.folder, runtime, trained)
         trainer = Trainer(networks, examples, config, runtime, processes, first)
@@ -149,9 +156,9 @@ def run(
             for place in (space.folder, space.folder / CONTROLNET):  # the latter may be copied, or be a start
                 write_seen(place, list(seen.values()))
             images = sorted(record.image_sha256 for record in records)
+            shutil.rmtree(space.folder / _LATENTS, ignore_errors=True)
             steps = config.finetune.first_steps + config.finetune.steps
-            done = space.finish(steps=steps, images=images, **facts)
-            (done / CHECKPOINT).unlink()  # last: a kill before this costs nothing
+            space.finish(CHECKPOINT, steps=steps, images=images, **facts)
         processes.wait()
     artifact = read_artifact(out)
     assert artifact is not None  # the leader has just written it
@@ -168,6 +175,7 @@ def _encode(
     runtime: Runtime,
     leads: bool,
     progress: Progress,
+    out: Path,
 ) -> tuple[Networks, TrainingSet, TrainingSet | None, HeldOut | None]:
     """All that training works with; autoencoder and text encoder have left memory afterwards.
 
@@ -178,7 +186,7 @@ def _encode(
     size, cache = config.data.size, cache_of(dataset.folder)
     folder = resolve(config.generator.base, "pipeline")
     base, looks = load_base(folder).to(runtime.device), Looks.read(folder)
-    sets = []
+    sets: list[TrainingSet] = []
     for arrays in (load_arrays(index.part("train"), size, cache), more):
         if arrays is not None:
             words = [looks.words(digests[name]) for name in arrays.ids] if looks else []
@@ -186,7 +194,8 @@ def _encode(
                 depths = np.zeros(arrays.masks.shape, np.float32)
             else:
                 depths = read_depths(depth.folder, arrays.ids)
-            sets.append(prepare(base, arrays, depths, config, words, progress))
+            kept = out / _LATENTS / str(len(sets)) if leads else None
+            sets.append(prepare(base, arrays, depths, config, words, progress, kept))
     examples, first = sets[0], sets[1] if more is not None else None
     networks = build_networks(base, config.finetune, runtime)
     held_out = None

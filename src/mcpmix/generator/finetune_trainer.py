@@ -17,13 +17,13 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
 from mcpmix.core.pixels import as_images
 from mcpmix.core.processes import Processes
-from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.progress import SILENT, Advance, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
-from mcpmix.core.training import JsonLines, build_adamw, run_steps, warm_up
+from mcpmix.core.training import JsonLines, build_adamw, load_state, run_steps, save_state, warm_up
 from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.cache import Arrays
 from mcpmix.generator.counterparts import condition
-from mcpmix.networks.controlnet import control_from_base, control_from_start
+from mcpmix.networks.controlnet import CONDITIONS, control_from_base, control_from_start
 from mcpmix.networks.diffusion import (
     Autoencoder,
     Batch,
@@ -58,10 +58,11 @@ class TrainingSet:
     """All that a step reads, in memory: neither VAE nor text encoder is needed any more."""
 
     latents: Tensor  # V,U,N,C,h,w, one per view (symmetry of the square) and tint
-    conditions: Tensor  # N,2,H,W mask and depth
+    conditions: Tensor  # N,2,H,W mask and depth; a baseline may have other channels
     masks: Tensor  # N,H,W, also where the condition leaves them out
     text: Tensor  # T,L,C embeddings of the empty prompt, of the full one, and of the full one with each look
     text_of: np.ndarray  # (N,) which of them is that of an image
+    dropout: tuple[float, ...]  # how often each channel of the condition is blank
 
 
 def draw(
@@ -76,7 +77,7 @@ def draw(
     chosen = rng.integers(len(data.masks), size=count)
     view = int(rng.integers(data.latents.shape[0]))
     tint = rng.integers(data.latents.shape[1], size=count)
-    keep = rng.random((count, 2)) >= (settings.mask_dropout, settings.depth_dropout)
+    keep = rng.random((count, len(data.dropout))) >= data.dropout
     prompted = np.where(rng.random(count) >= settings.prompt_dropout, data.text_of[chosen], 0)
     t = rng.integers(timesteps, size=count)
     shape = (count, *data.latents.shape[3:])
@@ -103,23 +104,33 @@ def prepare(
     config: Config,
     looks: Sequence[str | None] = (),
     progress: Progress = SILENT,
+    kept: Path | None = None,
 ) -> TrainingSet:
     """Encode every view of every image and all prompts, once.
 
     Args:
         depths: N,S,S in [0, 1].
         looks: words that the prompt of each image gets; empty: none gets any.
+        kept: folder for the latents of each view, so that a killed stage need not encode them again.
     """
     settings, images = config.finetune, as_images(arrays.images)
     many = len(images) > _MANY
     turns = range((2 if many else _TURNS) if settings.augment else 1)
     tints = range(_TINTS if settings.colour > 0 and not many else 1)
     latents = []
-    with progress.track(f"encoding {len(images)} images", len(turns) * len(tints)) as advance:
+    views = len(turns) * len(tints)
+    with progress.track(f"encoding {len(images)} images in {views} views", len(images) * views) as advance:
         for view, tint in product(turns, tints):
+            file = None if kept is None else kept / f"{view}-{tint}.safetensors"
+            if file is not None and file.exists():
+                latents.append(load_state(file))
+                advance(len(images))
+                continue
             colour = draw_colour(len(images), torch_rng("tint", config.seed, view, tint), settings.colour)
-            latents.append(encode_all(base.vae, turn(apply_colour(colour, images), view)))
-            advance()
+            latents.append(encode_all(base.vae, turn(apply_colour(colour, images), view), advance))
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                save_state(file, latents[-1])
     masks, prompt = torch.from_numpy(arrays.masks).float(), config.generator.prompt.text
     words = sorted({look for look in looks if look})
     rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(images)
@@ -129,13 +140,26 @@ def prepare(
         masks=masks,
         text=embed_prompts(base, ["", prompt, *(f"{prompt} {look}" for look in words)]),
         text_of=np.array(rows),
+        dropout=(settings.mask_dropout, settings.depth_dropout),
     )
 
 
-def encode_all(vae: Autoencoder, images: Tensor) -> Tensor:
-    """N,3,H,W images in [0, 1] to N,C,h,w latents on the CPU, a few at a time."""
-    parts = (images * 2 - 1).split(_ENCODED)
-    return torch.cat([encode_images(vae, part.to(vae.device)).cpu() for part in parts])
+def encode_all(vae: Autoencoder, images: Tensor, advance: Advance | None = None) -> Tensor:
+    """N,3,H,W images in [0, 1] to N,C,h,w latents on the CPU, a few at a time; `advance` counts them."""
+    encoded = []
+    for part in (images * 2 - 1).split(_ENCODED):
+        encoded.append(encode_images(vae, part.to(vae.device)).cpu())
+        if advance is not None:
+            advance(len(part))
+    return torch.cat(encoded)
+
+
+def view_count(settings: FinetuneConfig, images: int) -> int:
+    """How many views of each image are encoded."""
+    many = images > _MANY
+    return ((2 if many else _TURNS) if settings.augment else 1) * (
+        _TINTS if settings.colour > 0 and not many else 1
+    )
 
 
 def turn(images: Tensor, view: int) -> Tensor:
@@ -173,13 +197,18 @@ class Networks:
             save_decoder(averaged["decoder"], folder)
 
 
-def build_networks(base: DiffusionBase, settings: FinetuneConfig, runtime: Runtime) -> Networks:
+def build_networks(
+    base: DiffusionBase, settings: FinetuneConfig, runtime: Runtime, conditions: int = CONDITIONS
+) -> Networks:
     """A ControlNet for the base, and what is to be trained of the base itself.
 
     The base's UNet becomes part of the result; what is frozen of it is kept in the runtime's precision.
+
+    Args:
+        conditions: channels of the condition, for a ControlNet that starts as a copy of the base's encoder.
     """
     control = (
-        control_from_base(base)
+        control_from_base(base, conditions)
         if settings.start_weights is None
         else control_from_start(base, resolve(settings.start_weights, "control"))
     ).to(runtime.device)
@@ -263,7 +292,11 @@ class Trainer:
 
 
 def train(
-    trainer: Trainer, folder: Path, progress: Progress, validate: Callable[[int], None] | None = None
+    trainer: Trainer,
+    folder: Path,
+    progress: Progress,
+    validate: Callable[[int], None] | None = None,
+    title: str = "finetune",
 ) -> None:
     """All steps, from where the last checkpoint stands.
 
@@ -296,7 +329,7 @@ def train(
         checkpoint=folder / CHECKPOINT,
         save_every=settings.save_every,
         also_save_every=settings.validation.every,
-        title="finetune",
+        title=title,
         progress=progress,
         after_save=validate,
         on_resume=on_resume,

@@ -3,9 +3,9 @@
 Each group of the training part is judged by a network that has not seen it.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
 from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.reading import read_json
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
 from mcpmix.core.training import one_cycle, run_steps
@@ -26,7 +27,7 @@ from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex, training_digest
 from mcpmix.networks.loss import segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter, load_network, save_segmenter
-from mcpmix.networks.weight_files import digest_of_source
+from mcpmix.networks.weight_files import digest_of_source, source_name
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,9 +45,10 @@ _MOST_COMPARED = 200  # images whose masks are exchanged for the level of chance
 def key(config: Config, dataset: Artifact) -> StageKey:
     """What the judge depends on."""
     judge = config.synthesis.admission.judge
-    settings = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
+    settings: dict[str, Any] = {"judge": judge.model_dump(mode="json"), "size": config.data.size}
     if judge.weights is not None:
-        settings |= {"weights": digest_of_source(judge.weights, "segmenter")}
+        settings["weights"] = digest_of_source(judge.weights, "segmenter")
+        settings["judge"]["weights"] = source_name(judge.weights)
     return StageKey("judge", settings, {"dataset": training_digest(dataset)}, config.seed)
 
 
@@ -229,7 +231,7 @@ def train_judge(
         DataError: there are fewer than two groups.
     """
     if (folder / _FACTS).exists():
-        return load_judge(folder, device)
+        return load_judge(folder, device, trust=settings.network)
     fold_of = deal_folds(groups, settings.folds, seed)
     folds = np.array([fold_of[group] for group in groups])
     places = [folder / f"fold-{fold}" for fold in range(max(fold_of.values()) + 1)]
@@ -258,18 +260,18 @@ def train_judge(
     return judge
 
 
-def load_judge(folder: Path, device: torch.device | str = "cpu") -> Judge:
-    """Read a finished judge.
+def load_judge(folder: Path, device: torch.device | str = "cpu", *, trust: bool | str = False) -> Judge:
+    """Read a finished judge; `trust` is that of `load_network`.
 
     Raises:
         ModelError: it is missing or damaged.
     """
     try:
-        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        facts = read_json(folder / _FACTS)
         fold_of, real, chance = facts["fold_of"], facts["real"], float(facts["chance"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder} has no judge ({_FACTS} expected): {error!r}") from error
-    networks = [load_network(folder / f"fold-{fold}")[0] for fold in range(max(fold_of.values()) + 1)]
+    networks = [load_network(folder / f"fold-{fold}", trust)[0] for fold in range(max(fold_of.values()) + 1)]
     return Judge(networks, fold_of, real, chance, device)
 
 

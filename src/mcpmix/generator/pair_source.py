@@ -22,9 +22,10 @@ from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.cache import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import admitted_replicas, read_rows
 from mcpmix.generator.counterparts import CounterpartMaker, build_maker
 from mcpmix.generator.depth import read_depths
+from mcpmix.generator.ledger import admitted_replicas, read_rows
+from mcpmix.generator.review import Review
 from mcpmix.generator.workers import Request, WorkerPool
 
 Replicas = npt.NDArray[np.int64]
@@ -240,7 +241,7 @@ class OnTheFly(PairSource):
         self._early.update(batch)
 
 
-def open_pairs(
+def open_source(
     config: Config,
     train: Arrays,
     seed: int,
@@ -248,6 +249,7 @@ def open_pairs(
     *,
     edits: Artifact | None = None,
     pairs: Artifact | None = None,
+    review: Review | None = None,
     generator: Artifact | None = None,
     depth: Artifact | None = None,
 ) -> PairSource:
@@ -257,6 +259,7 @@ def open_pairs(
         seed: number of the training's repetition; the draws belong to it.
         edits: take the place of counterparts.
         pairs: the bank; needed unless all counterparts are new.
+        review: what people have changed about the bank.
         generator: needed for new counterparts, with the depth maps.
     """
     synthesis, drawn_by = config.synthesis, seed_for(config.seed, seed)
@@ -270,9 +273,11 @@ def open_pairs(
     elif pairs is None:
         raise DataError("Training with a bank of pairs needs the pairs: run `mcpmix synthesize` first.")
     else:
-        kept = admitted_replicas(read_rows(pairs.folder), train.ids)
+        rows = read_rows(pairs.folder) if review is None else review.apply(read_rows(pairs.folder))
+        kept = admitted_replicas(rows, train.ids)
         numbers = [found or (REAL,) for found in kept]  # no counterpart admitted: the real image stands in
-        images = read_bank(pairs.folder, numbers, train)
+        files = {(row["parent"], int(row["replica"])): row["file"] for row in rows if row["admitted"]}
+        images = read_bank(pairs.folder, numbers, train, files)
         first_new = synthesis.replicas * synthesis.admission.tries  # later tries have taken these numbers
         plan = Plan(
             numbers, drawn_by, refresh=synthesis.refresh, budget=synthesis.budget, first_new=first_new
@@ -295,12 +300,22 @@ def open_pairs(
     )
 
 
-def read_bank(folder: Path, stored: Sequence[Sequence[int]], train: Arrays) -> dict[Request, Pixels]:
-    """All images of a bank, given the replica numbers of each training sample; REAL is its real image."""
+def read_bank(
+    folder: Path,
+    stored: Sequence[Sequence[int]],
+    train: Arrays,
+    files: Mapping[tuple[str, int], str] | None = None,
+) -> dict[Request, Pixels]:
+    """All images of a bank, given the replica numbers of each training sample; REAL is its real image.
+
+    Args:
+        files: by id and replica number; those that are not named lie at `images/<id>/<replica>.png`.
+    """
+    places = files or {}
     return {
         Request(place, replica): train.images[place]
         if replica == REAL
-        else read_image(folder / "images" / name / f"{replica}.png")
+        else read_image(folder / places.get((name, replica), f"images/{name}/{replica}.png"))
         for place, (name, numbers) in enumerate(zip(train.ids, stored, strict=True))
         for replica in numbers
     }

@@ -43,7 +43,10 @@ def run(
     stage_key = key(config, unlabelled, judge)
     if (finished := reuse(out, stage_key, progress)) is not None:
         return finished
-    loaded, found = load_judge(judge.folder, runtime.device), Unlabelled.read(unlabelled)
+    loaded, found = (
+        load_judge(judge.folder, runtime.device, trust=config.synthesis.admission.judge.network),
+        Unlabelled.read(unlabelled),
+    )
     with workspace(out, stage_key) as space:
         log, marked = JsonLines(space.folder / _ROWS), []
         log.rewrite([])

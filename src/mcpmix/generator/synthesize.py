@@ -6,25 +6,16 @@ from typing import Any
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, locked, reuse, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, locked, reuse, verify, workspace
 from mcpmix.data.cache import cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
-from mcpmix.generator.admission import Admission, exposure_limits
-from mcpmix.generator.bank import (
-    LEDGER,
-    Bank,
-    Ledger,
-    contact_sheet,
-    damaged,
-    draw_histogram,
-    read_verified,
-)
-from mcpmix.generator.copies import CopyCheck
+from mcpmix.generator.admission import Admission, open_admission
+from mcpmix.generator.bank import Bank, contact_sheet, damaged, draw_histogram
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
-from mcpmix.generator.judge import load_judge
-from mcpmix.networks.features import features_digest, load_features
+from mcpmix.generator.ledger import LEDGER, Ledger, read_verified
+from mcpmix.networks.features import features_digest
 from mcpmix.networks.weight_files import resolve
 
 # What the bank does not depend on: settings of pairs made in training.
@@ -63,13 +54,14 @@ def run(
     """
     inputs = config, dataset, depth, generator, runtime
     stage_key = key(config, generator, judge)
-    if (finished := reuse(out, stage_key, progress)) is not None:
+    if (finished := reuse(out, stage_key, progress, verified=False)) is not None:
         rows = read_verified(out, finished.digest, finished.manifest["counts"]["ledger"])
         if bad := damaged(out, rows):
             progress.say(f"pairs: {len(bad)} damaged or missing images are repaired, as {bad[0]['file']}")
             with locked(out):
                 bank, _, _ = _open_bank(*inputs, None, out, finished.digest)
                 bank.repair(bad, progress)
+        verify(finished)
         return finished
     with workspace(out, stage_key) as space:
         bank, admission, seen = _open_bank(*inputs, judge, space.folder, stage_key.digest)
@@ -110,29 +102,19 @@ def _open_bank(
     arrays = load_arrays(records, config.data.size, cache)
     depths = read_depths(depth.folder, arrays.ids)
     maker = build_maker(config, generator.folder, arrays, depths, runtime.device)
-    synthesis, settings = config.synthesis, config.synthesis.admission
+    synthesis = config.synthesis
     facts = {name: getattr(synthesis, name) for name in _IN_ROWS} | {"generator": generator.digest}
     admission = None
     if judge is not None:
         facts["judge"] = judge.digest
-        trained, phi = load_judge(judge.folder, runtime.device), load_features(config.rla.features)
         unseen = load_arrays(held_out, config.data.size, cache)
-        copies = CopyCheck(phi, arrays, groups, unseen, seed=config.seed, device=runtime.device)
-        admission = Admission(
-            trained,
-            copies,
-            arrays,
-            groups,
-            alignment=trained.threshold(settings.alignment_quantile),
-            copy=copies.limits(settings.copy_quantile, synthesis.strength),
-            exposure=exposure_limits(arrays.images, settings.exposure_tolerance),
-        )
+        admission = open_admission(config, judge.folder, arrays, groups, unseen, runtime.device)
     bank = Bank(
         folder,
         ledger,
         maker,
         replicas=synthesis.replicas,
-        tries=settings.tries if admission else 1,
+        tries=synthesis.admission.tries if admission else 1,
         batch_size=synthesis.batch_size,
         run=config.name,
         facts=facts,

@@ -4,7 +4,6 @@ A ControlNet ignores its condition for a long time and then follows it quite sud
 not show when. The samples come from the validation part; noise and seeds stay the same.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 from mcpmix.config import Config, GeneratorValidationConfig
 from mcpmix.core.device import Runtime
 from mcpmix.core.pixels import as_images, as_pixels, write_png
+from mcpmix.core.reading import read_json
 from mcpmix.core.seeds import seed_for, torch_rng
 from mcpmix.core.stage_folder import write_json, written
 from mcpmix.core.training import JsonLines
@@ -235,4 +235,4 @@ def best_of(rows: Sequence[dict[str, Any]], settings: GeneratorValidationConfig)
 def exported_step(folder: Path) -> int | None:
     """After how many steps the weights in a folder were exported; None if there are none."""
     path = folder / _STEP
-    return int(json.loads(path.read_text(encoding="utf-8"))["step"]) if path.exists() else None
+    return int(read_json(path)["step"]) if path.exists() else None

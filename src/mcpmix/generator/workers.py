@@ -12,11 +12,11 @@ A worker whose parent is gone ends at once. This module imports no networks, so 
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Protocol, final
@@ -25,7 +25,7 @@ import numpy as np
 
 from mcpmix.core.errors import McpmixError, TrainingError
 from mcpmix.core.pixels import Pixels
-from mcpmix.core.processes import end_with_parent
+from mcpmix.core.side_by_side import end_with_parent, interrupts_held
 
 _SECONDS_TO_END = 5.0
 
@@ -73,7 +73,7 @@ class WorkerPool:
         self.processes = []
         self._idle: SimpleQueue[int] = SimpleQueue()
         self._pipes: list[Connection] = []
-        with _interrupts_held():
+        with interrupts_held():
             for number in range(workers):
                 here, there = context.Pipe()
                 process = context.Process(target=_work, args=(there, payload, batch_size), daemon=True)
@@ -139,17 +139,3 @@ def _work(pipe: Connection, payload: bytes, batch_size: int) -> None:
         problem = TrainingError(f"Counterparts cannot be made: {text}")
         problem.add_note(traceback.format_exc())
         pipe.send(problem)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block Ctrl-C: processes started here never receive it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # started later, it would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -19,6 +19,7 @@ from mcpmix.metrics.contract import Mask, as_mask
 
 MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif", ".jpg", ".jpeg", ".npy")
 _SHOWN = 10
+_LARGEST = 89_478_485  # values, as Pillow's limit of pixels
 
 Missing = Literal["error", "empty"]
 
@@ -55,13 +56,13 @@ def pair_files(
         raise DataError(
             f"no prediction in {prediction} has the name of a truth in {truth}: truths are called "
             f"{_some(list(truths))}, predictions {_some(list(predictions))}. If they differ by an ending, "
-            f"name it (truth_ending, prediction_ending)."
+            "name it (--truth-ending, --prediction-ending; in Python truth_ending, prediction_ending)."
         )
     if absent and missing == "error":
         raise DataError(
             f"{len(absent)} of {len(truths)} truths in {truth} have no prediction in {prediction}: "
             f"{_some(absent)}. Leaving them out would flatter the scores: add them, or count each as an "
-            f"empty mask (missing='empty')."
+            "empty mask (--missing empty; in Python missing='empty')."
         )
     pairs = [FilePair(name, path, predictions.get(name)) for name, path in sorted(truths.items())]
     return pairs, sorted(set(predictions) - set(truths))
@@ -99,7 +100,7 @@ def read_mask(path: Path, threshold: float | None = None) -> tuple[Mask, int]:
         raise DataError(
             f"{path} must be a hard mask, but is {kind}: {100 * soft / grey.size:.2f} % of its values lie "
             f"between 0 and full scale ({_full_scale(grey)}). No threshold is applied silently: give one "
-            "(threshold=0.5)."
+            "(--threshold 0.5; in Python threshold=0.5)."
         )
     return as_mask(scaled >= threshold), soft
 
@@ -113,6 +114,12 @@ def read_probability(path: Path) -> npt.NDArray[np.float64]:
 def _index(folder: Path, ending: str, role: str) -> dict[str, Path]:
     if not folder.is_dir():
         raise DataError(f"the folder of {role} masks does not exist: {folder}")
+    if (folder / "images").is_dir() and folder.name != "images":
+        inner = folder / "masks" if (folder / "masks").is_dir() else "the one with the masks"
+        raise DataError(
+            f"{folder} holds a folder images/, whose photographs would be read as {role} masks. Name the "
+            f"folder of masks itself: {inner}."
+        )
     found: dict[str, Path] = {}
     problems = []
     for path in list_images(folder, deep=True, endings=MASK_SUFFIXES):
@@ -135,12 +142,17 @@ def _read(path: Path) -> tuple[npt.NDArray[Any], bool]:
     if path.suffix.lower() != ".npy":
         return read_grey(path, deep=True)
     try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as an array: {error}") from error
+        # Mapped: its head may claim any size, and only what the file really holds takes memory.
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(values, np.ndarray):
+            raise ValueError("it is an archive")
+        if values.size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST // 10**6} million values")
+    except Exception as error:  # numpy's reader fails on damaged files with errors of many kinds
+        raise DataError(f"{path} cannot be read as an array: {error or 'it is empty'}") from error
     if values.ndim != 2 or values.size == 0 or values.dtype.kind not in "bufi":
         raise DataError(f"{path} must be a (H, W) array of numbers, but is {values.shape} of {values.dtype}.")
-    return np.asarray(values), False
+    return np.array(values), False
 
 
 def _is_hard(grey: npt.NDArray[Any], lossy: bool) -> bool:

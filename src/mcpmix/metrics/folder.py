@@ -15,7 +15,8 @@ from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
 from mcpmix.core.pixels import Pixels, list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import write_json
-from mcpmix.data.layouts import write_csv
+from mcpmix.data.sample import read_image
+from mcpmix.data.tables import write_csv
 from mcpmix.metrics.contract import (
     DEFAULT_BAND,
     DEFAULT_RULE,
@@ -198,8 +199,7 @@ class FolderReport:
             name = case.files.name
             photo = None
             if name in photos:
-                with Image.open(photos[name]) as file:
-                    pixels = np.asarray(file.convert("RGB"))
+                pixels = read_image(photos[name])
                 photo = pixels if pixels.shape[:2] == truth.shape else None
             picture = draw_case(truth, prediction, photo, f"{name}  dsc {case.scores['dsc']:.1f}")
             picture.save(out / "worst" / f"{number:02d}_{name.replace('/', '_')}.png")

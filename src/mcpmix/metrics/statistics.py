@@ -34,6 +34,20 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """One metric of two methods on the same images: first minus second."""
+
+    n: int  # images on which both are defined
+    mean: float
+    low: float  # ends of the bootstrap interval over images
+    high: float
+    p: float  # two-sided Wilcoxon signed-rank test over images; 1 if none differs
+    effect: float  # matched-pairs rank-biserial correlation in [-1, 1]; positive if the first is larger
+    group_low: float = math.nan  # ends of the interval over groups, if there are any
+    group_high: float = math.nan
+
+
+@dataclass(frozen=True)
 class PairedTest:
     """One metric of two methods on the same images."""
 
@@ -83,30 +97,43 @@ def summarise(rows: Sequence[Mapping[str, float]]) -> dict[str, Aggregate]:
 
 
 def bootstrap_intervals(
-    values: npt.ArrayLike, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+    values: npt.ArrayLike,
+    *,
+    groups: Sequence[str] | None = None,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
 ) -> npt.NDArray[np.float64]:
     """Percentile bootstrap intervals of means over images, with the same resampled images for all metrics.
 
     Images are drawn one by one: where several come from one patient they are not independent, and the
-    interval is too narrow.
+    interval is too narrow. With `groups`, whole groups are drawn.
 
     Args:
         values: (n, K) values of K metrics on n images. NaN is left out of the mean of each resample.
+        groups: n names, of the patient or sequence that each image comes from.
         confidence: in (0, 1).
-        resamples: how often n images are drawn with replacement.
+        resamples: how often n images, or all groups, are drawn with replacement.
 
     Returns:
-        (K, 2) lower and upper ends; NaN where fewer than two values are defined or one is infinite.
+        (K, 2) lower and upper ends; NaN where fewer than two values, or values of fewer than two groups, are
+        defined, or one is infinite.
     """
     table = np.asarray(values, np.float64)
-    n = table.shape[0]
     defined = ~np.isnan(table)
-    usable = (defined.sum(0) > 1) & ~np.isinf(table).any(0)
+    present = defined.astype(np.float64)
+    infinite = np.isinf(table).any(0)
+    filled = np.where(defined & ~infinite, table, 0.0)
+    if groups is not None:  # a group counts as the sum of its images
+        names, member = np.unique(np.asarray(groups), return_inverse=True)
+        belongs = (member == np.arange(len(names))[:, None]).astype(np.float64)
+        filled, present = belongs @ filled, belongs @ present
+    n = len(filled)
+    usable = ((present > 0).sum(0) > 1) & ~infinite
     intervals = np.full((table.shape[1], 2), np.nan)
     if not usable.any():
         return intervals
-    filled = np.where(defined, table, 0.0)[:, usable]
-    present = defined[:, usable].astype(np.float64)
+    filled, present = filled[:, usable], present[:, usable]
     rng = numpy_rng("bootstrap", seed)
     means = []
     for start in range(0, resamples, _CHUNK):
@@ -144,25 +171,48 @@ def compare_methods(
     b = np.array([[row[key] for key in keys] for row in second])
     with np.errstate(invalid="ignore"):  # infinite minus infinite: undefined, and excluded below
         differences = a - b
-    intervals = bootstrap_intervals(differences)
-    columns = [column[~np.isnan(column)] for column in differences.T]
-    ranked = [_signed_rank(column) for column in columns]
-    corrected = holm([p for p, _ in ranked])
+    found = paired_differences(differences)
+    corrected = holm([item.p for item in found])
     return [
         PairedTest(
             metric=key,
-            n=column.size,
-            excluded=len(first) - column.size,
-            difference=aggregate(column.tolist()).mean,
-            low=float(low),
-            high=float(high),
-            p=p,
+            n=item.n,
+            excluded=len(first) - item.n,
+            difference=item.mean,
+            low=item.low,
+            high=item.high,
+            p=item.p,
             p_holm=p_holm,
-            effect=effect if higher_is_better(key) else 0.0 - effect,
+            effect=item.effect if higher_is_better(key) else 0.0 - item.effect,
         )
-        for key, column, (low, high), (p, effect), p_holm in zip(
-            keys, columns, intervals, ranked, corrected, strict=True
+        for key, item, p_holm in zip(keys, found, corrected, strict=True)
+    ]
+
+
+def paired_differences(
+    differences: npt.NDArray[np.float64], groups: Sequence[str] | None = None
+) -> list[Difference]:
+    """What (n, K) differences on n images say about each of K comparisons; NaN is left out.
+
+    Args:
+        groups: n names, for intervals over groups beside those over images.
+    """
+    intervals = bootstrap_intervals(differences)
+    grouped = np.full_like(intervals, np.nan)
+    if groups is not None:
+        grouped = bootstrap_intervals(differences, groups=groups)
+    columns = [column[~np.isnan(column)] for column in differences.T]
+    return [
+        Difference(
+            column.size,
+            aggregate(column.tolist()).mean,
+            float(low),
+            float(high),
+            *_signed_rank(column),
+            float(group_low),
+            float(group_high),
         )
+        for column, (low, high), (group_low, group_high) in zip(columns, intervals, grouped, strict=True)
     ]
 
 

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcpmix.core.errors import ConfigError, did_you_mean
 from mcpmix.mixing.appearance_mixes import AugMix, DiffuseMix, PixMix
+from mcpmix.mixing.generative import ControlPolypNet, GenSRRFI, SatSynth
 from mcpmix.mixing.hsmix import HSMix
 from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix
 from mcpmix.mixing.partner_mixes import CutMix, GridMix, Mixup, SmoothMix
@@ -15,9 +16,11 @@ from mcpmix.mixing.puzzlemix import PuzzleMix
 from mcpmix.mixing.rla import RLA, RLAMix
 from mcpmix.mixing.semi_supervised import MeanTeacher, PseudoLabel, PseudoLabelMix
 from mcpmix.mixing.strategy import Append, FullSup, Strategy, TrainingSource
+from mcpmix.mixing.strong_augmentation import StrongAugmentation
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "full-sup": FullSup,
+    "full-sup-strong": StrongAugmentation,
     "mcpmix": UniformMix,
     "mcpmix-rla": RLAMix,
     "mcpmix-stepwise": StepwiseMix,
@@ -35,6 +38,9 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "pseudo-label": PseudoLabel,
     "pseudo-label-mcpmix": PseudoLabelMix,
     "mean-teacher": MeanTeacher,
+    "controlpolypnet": ControlPolypNet,
+    "gensrrfi": GenSRRFI,
+    "satsynth": SatSynth,
 }
 
 _OF_RLA = (
@@ -72,6 +78,15 @@ def strategy_needs_pairs(name: str) -> bool:
         ConfigError: If the name is unknown.
     """
     return _class_of(name).needs_pairs
+
+
+def strategy_needs_set(name: str) -> bool:
+    """Whether the strategy of this name trains on synthetic images with masks of their own.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    return _class_of(name).needs_set
 
 
 def unlabelled_source(name: str) -> TrainingSource:

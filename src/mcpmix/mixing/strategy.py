@@ -57,6 +57,8 @@ class Batch:
         originals: The samples before augmentation; None if the loop cannot tell.
         unlabelled: Unlabelled images, like `images`; None if the strategy takes none.
         pseudo_masks: Masks that a teacher has given them, like `masks`; None if it takes none.
+        labelled_set: Synthetic images with masks of their own, like `images` and `masks`; None if it takes
+            none.
     """
 
     images: Tensor
@@ -66,6 +68,7 @@ class Batch:
     originals: Originals | None = None
     unlabelled: Tensor | None = None
     pseudo_masks: Tensor | None = None
+    labelled_set: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -116,6 +119,19 @@ class Batch:
             raise DataError("This strategy trains on pseudo-masks, and the batch has none.")
         return self.unlabelled_images(), self.pseudo_masks
 
+    def with_own_masks(self) -> tuple[Tensor, Tensor]:
+        """Synthetic images, (B, 3, H, W), and their own masks, (B, 1, H, W).
+
+        Raises:
+            DataError: If there are none; the message says how to get them.
+        """
+        if self.labelled_set is None:
+            raise DataError(
+                "This strategy trains on synthetic images with masks of their own, and the batch has none. "
+                "`mcpmix run` makes them for the arms in train.arms."
+            )
+        return self.labelled_set
+
 
 @dataclass(frozen=True)
 class Term:
@@ -145,6 +161,8 @@ class Strategy(nn.Module, ABC):
 
     needs_pairs: ClassVar[bool]
     """Whether batches must bring synthetic images."""
+    needs_set: ClassVar[bool] = False
+    """Whether batches must bring synthetic images with masks of their own."""
     source: ClassVar[TrainingSource] = ""
     """What batches must bring of unlabelled images: nothing, the images, or also their pseudo-masks."""
     ahead: ClassVar[bool] = False
@@ -299,8 +317,12 @@ class Append(FixedStrategy):
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """One term: the real images, then the chosen counterparts."""
-        size = len(batch.images)
-        count = round(self.ratio * size)
-        chosen = torch.randperm(size, generator=rng)[:count].to(batch.images.device)
-        images = torch.cat([batch.images, batch.pairs()[chosen]])
-        return [Term(images, torch.cat([batch.masks, batch.masks[chosen]]), 1.0, "appended")]
+        return [appended(batch, batch.pairs(), batch.masks, self.ratio, rng)]
+
+
+def appended(batch: Batch, images: Tensor, masks: Tensor, ratio: float, rng: torch.Generator) -> Term:
+    """The real images of a batch, then `round(ratio * B)` of B others with their masks, as one term."""
+    size = len(batch.images)
+    chosen = torch.randperm(size, generator=rng)[: round(ratio * size)].to(images.device)
+    both = torch.cat([batch.images, images[chosen]])
+    return Term(both, torch.cat([batch.masks, masks[chosen]]), 1.0, "appended")

@@ -1,6 +1,5 @@
 """ControlNets: how they are initialised, loaded and checked against a base."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +9,7 @@ from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import nn
 
 from mcpmix.core.errors import ModelError, bullet_list
+from mcpmix.core.reading import read_json
 from mcpmix.networks.diffusion import DECODER_FILE, DiffusionBase
 
 # What a ControlNet has in common with the UNet whose encoder it began as.
@@ -95,7 +95,7 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
         ModelError: with all differences.
     """
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
     kind = config.get("_class_name")

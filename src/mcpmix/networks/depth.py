@@ -5,7 +5,6 @@ have large values, or metres (ZoeDepth, GLPN, the metric Depth Anything), in whi
 Where possible this is read from the configuration of the network.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 from transformers import AutoImageProcessor, AutoModelForDepthEstimation
 
 from mcpmix.core.errors import ModelError
+from mcpmix.core.reading import read_json
 
 _METRIC_TYPES = ("zoedepth", "glpn")
 _METRIC_DPT = re.compile(r"dpt[^/]*(nyu|kitti)", re.IGNORECASE)  # DPTs trained on sets with depth in metres
@@ -67,7 +67,7 @@ def convention(folder: Path, near: str = "auto") -> str:
     if near != "auto":
         return near
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         if not isinstance(config, dict):
             raise ValueError("config.json must hold an object")
     except (OSError, ValueError) as error:

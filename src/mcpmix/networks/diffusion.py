@@ -5,7 +5,6 @@ Stable Diffusion 1.5 and the embedded model go through the same functions; every
 """
 
 import copy
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,6 +29,7 @@ from torch.nn import functional as F
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from mcpmix.core.errors import DependencyError, ModelError
+from mcpmix.core.reading import read_json
 
 Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
 UNet: TypeAlias = UNet2DConditionModel
@@ -73,7 +73,7 @@ class DiffusionBase:
     @property
     def image_multiple(self) -> int:
         """Image sides must be a multiple of this: VAE factor times UNet factor."""
-        return int(self.latent_factor * 2 ** (len(self.unet.config.block_out_channels) - 1))
+        return image_multiple(self.vae, self.unet)
 
 
 def load_base(folder: Path, *, unet: UNet | None = None) -> DiffusionBase:
@@ -111,7 +111,7 @@ def load_autoencoder(folder: Path) -> Autoencoder:
         ModelError: it is missing, damaged or of an unknown kind.
     """
     try:
-        name = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_class_name")
+        name = read_json(folder / "config.json").get("_class_name")
         if name not in AUTOENCODERS:
             raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(AUTOENCODERS)}.")
         vae: Autoencoder = AUTOENCODERS[name].from_pretrained(folder, **_LOADING)
@@ -136,6 +136,11 @@ def shrinkage(vae: Autoencoder) -> int:
     """How many times smaller than an image its latents are, per side."""
     widths = vae.config.get("block_out_channels") or vae.config.get("encoder_block_out_channels")
     return int(2 ** (len(widths) - 1))
+
+
+def image_multiple(vae: Autoencoder, unet: UNet) -> int:
+    """Image sides must be a multiple of this: VAE factor times UNet factor."""
+    return int(shrinkage(vae) * 2 ** (len(unet.config.block_out_channels) - 1))
 
 
 UNETS = {"tiny": (64, 96, 144), "small": (64, 128, 192), "medium": (128, 192, 256)}

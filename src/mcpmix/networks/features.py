@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 
 from mcpmix.core.errors import ModelError
-from mcpmix.core.stage_folder import file_digest
+from mcpmix.core.reading import expanded, read_json
 from mcpmix.data.augment import normalise
 from mcpmix.networks.weight_files import (
     EMBEDDED,
     RESNET_URL,
     digest_of_source,
+    digest_of_weights,
     resnet_file,
     resolve,
     resolve_file,
@@ -103,7 +104,7 @@ def load_features(source: str) -> nn.Module:
             model = ResNetFeatures(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:  # torch fails on damaged files with errors of nearly every kind
             raise ModelError(f"{path} is damaged: {error!s:.160}. Fetch {RESNET_URL} again.") from error
-    elif name == EMBEDDED or Path(name).expanduser().is_dir():
+    elif name == EMBEDDED or expanded(name).is_dir():
         model = load_small_features(resolve(source, "features"))
     elif (file := resolve_file(source)) is not None:
         try:
@@ -123,7 +124,7 @@ def load_small_features(folder: Path) -> SmallFeatures:
     if missing:
         raise ModelError(f"No feature network in {folder}: {missing[0]} is missing.")
     try:
-        model = SmallFeatures(tuple(json.loads((folder / _CONFIG).read_text())["channels"]))
+        model = SmallFeatures(tuple(read_json(folder / _CONFIG)["channels"]))
         weights = load_file(folder / _WEIGHTS)
         model.load_state_dict({key: value.float() for key, value in weights.items()})
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -135,7 +136,9 @@ def load_small_features(folder: Path) -> SmallFeatures:
 
 def features_digest(source: str) -> str:
     """SHA-256 of the weights that `load_features` reads; they may change under their name."""
-    return file_digest(_present_resnet()) if source == "resnet50" else digest_of_source(source, "features")
+    if source == "resnet50":
+        return digest_of_weights(_present_resnet())
+    return digest_of_source(source, "features")
 
 
 def _present_resnet() -> Path:

@@ -65,13 +65,28 @@ class Generator:
         """Draw one image per condition.
 
         Args:
-            condition: B,2,H,W in [0, 1]: mask and depth.
+            condition: B,2,H,W in [0, 1]: mask and depth, or what else the ControlNet was trained with.
             seeds: each image's noise comes from its own.
             sources: B,3,H,W in [0, 1], the real images; needed for strength below 1.
 
         Returns:
             B,3,H,W images in [0, 1], float32 on the CPU.
         """
+        images = decode_latents(
+            self.base.vae, self.sample_latents(condition, prompts, seeds, settings, sources)
+        )
+        return (images.float().cpu() + 1) / 2
+
+    @torch.no_grad()
+    def sample_latents(
+        self,
+        condition: Tensor,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
+        sources: Tensor | None = None,
+    ) -> Tensor:
+        """The latents B,C,h,w of what `sample` draws, with all channels that the UNet has."""
         height, width = condition.shape[2:]
         _require_sides("generator", condition, self.base.image_multiple)
         condition = condition.to(self.device, self.base.unet.dtype)
@@ -97,8 +112,7 @@ class Generator:
             for t in scheduler.timesteps[first:]:
                 prediction = self._predict(latents, t, weights, text, conditions)
                 latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
-        images = decode_latents(self.base.vae, latents)
-        return (images.float().cpu() + 1) / 2
+        return latents
 
     def _guides(
         self, prompts: Sequence[str], condition: Tensor, guidance: float, mask_guidance: float

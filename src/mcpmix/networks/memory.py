@@ -6,7 +6,6 @@ parameter and fails on frozen ones, of which a UNet under a ControlNet is made.
 """
 
 import copy
-import json
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from mcpmix.core.errors import ModelError
+from mcpmix.core.reading import read_json
 from mcpmix.networks.controlnet import CONDITIONS, embedding_widths
 from mcpmix.networks.diffusion import AUTOENCODERS, Autoencoder, decoder_of, predict_controlled, shrinkage
 from mcpmix.networks.weight_files import resolve, split_pin
@@ -59,9 +59,7 @@ def pipeline_configs(source: str) -> dict[str, dict[str, Any]]:
         return SD15
     folder = resolve(source, "pipeline")
     try:
-        return {
-            part: json.loads((folder / part / "config.json").read_text(encoding="utf-8")) for part in SD15
-        }
+        return {part: read_json(folder / part / "config.json") for part in SD15}
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot read the configuration of the pipeline in {folder}: {error}") from error
 

@@ -5,7 +5,6 @@ would train from scratch under the name of pretrained weights. Folders are there
 headers of their files.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.utils import logging
 
 from mcpmix.core.errors import ConfigError, ModelError
+from mcpmix.core.reading import read_json
 from mcpmix.networks.weight_files import resolve, resolve_file
 
 # depths, hidden sizes, decoder width. `nano` is ours: half the width of b0 and one block per stage.
@@ -101,7 +101,7 @@ def require_segformer(source: str, variant: str, wanted: SegformerConfig) -> Pat
     if not path.is_file():
         raise ModelError(f"{folder} has no {path.name}. {_EXPECTED}.")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} is damaged ({error}). Copy the folder again.") from error
     found = found if isinstance(found, dict) else {}

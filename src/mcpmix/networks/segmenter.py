@@ -21,6 +21,8 @@ from torch.nn import functional as F
 
 from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
+from mcpmix.core.reading import expanded, read_json
+from mcpmix.core.stage_folder import read_artifact, verify
 from mcpmix.networks.segnet import SEGNETS, SegNet
 from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pin
 
@@ -280,7 +282,7 @@ def read_state(source: str) -> dict[str, Tensor]:
             wrote (plain tensors only); optionally pinned, `@sha256:<digest>`.
     """
     name, pin = split_pin(source)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if pin is not None and path.exists():
         verify_pin(name, path, pin)
     path = path / WEIGHTS if path.is_dir() else path
@@ -346,8 +348,17 @@ def save_segmenter(network: nn.Module, folder: Path, description: dict[str, Any]
     save_file(state, folder / WEIGHTS)
 
 
-def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Read back what `save_segmenter` wrote: the network in evaluation mode and its description."""
+def load_network(folder: Path, trust: bool | str = False) -> tuple[nn.Module, dict[str, Any]]:
+    """Read back what `save_segmenter` wrote: the network in evaluation mode and its description.
+
+    Args:
+        trust: whether code that the folder names, `package.module:ClassName`, may be imported and run; or the
+            only one that may, because the user's own configuration names it.
+
+    Raises:
+        ModelError: there is no segmenter, it is damaged, or it names code that is not trusted.
+        StorageError: a stage wrote it, and it is not what the stage left there.
+    """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         if folder.is_file() and (folder.suffix in PICKLES or _is_pickle(folder)):
@@ -358,6 +369,8 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         there = f" {', '.join(pickles[:3])} there is a pickle and is not read." if pickles else ""
         raise ModelError(f"{folder} has no segmenter: no {' and no '.join(missing)}.{there} {_EXPECTED}.")
+    if (made := read_artifact(folder)) is not None:  # a stage wrote it; a copy need not have all its files
+        verify(made, (_CONFIG, WEIGHTS))
     description = read_description(folder)
     path, name, variant = folder / WEIGHTS, description["name"], description["variant"]
     if _is_pickle(path):
@@ -372,8 +385,25 @@ def load_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
             f"{path} ({path.stat().st_size} bytes) is damaged or cut off: {error}. Copy it again and compare "
             "the sizes."
         ) from error
-    network = build_segmenter(name, variant, options=description.get("options"))
-    load_matching(network, state, f"{path} is not of a {name} {variant}, which {_CONFIG} next to it names:")
+    if ":" in name and trust not in (True, name):
+        raise ModelError(
+            f"{folder / _CONFIG} names a network by its code, {name}, which would be imported and run. If "
+            "you trust this folder and that code, say so: --trust, or load_segmenter(..., trust=True)."
+        )
+    headline = f"{path} is not of a {name} {variant}, which {_CONFIG} next to it names:"
+    options = description.get("options")
+    try:
+        if options:  # they may ask for any amount of memory: shapes are compared before there is any
+            with torch.device("meta"):
+                require_match(state, build_segmenter(name, variant, options=options).state_dict(), headline)
+        network = build_segmenter(name, variant, options=options)
+    except (ConfigError, ModelError, MemoryError):
+        raise
+    except Exception as error:  # whatever a network makes of arguments that are not meant for it
+        raise ModelError(
+            f"{folder / _CONFIG} does not describe a network: {error!r}. {_EXPECTED}."
+        ) from error
+    load_matching(network, state, headline)
     return network.eval(), description
 
 
@@ -381,14 +411,30 @@ def read_description(folder: Path) -> dict[str, Any]:
     """The config.json of a segmenter: at least `name`, `variant` and `size`."""
     path = folder / _CONFIG
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} is damaged ({error}). Copy the segmenter's folder again.") from error
     needed = ("name", "variant", "size")
     lacking = [name for name in needed if not isinstance(description, dict) or name not in description]
     if lacking:
         raise ModelError(f"{path} does not say {', '.join(lacking)}: it is not of a segmenter. {_EXPECTED}.")
+    wrong = [
+        f"{name} is {str(description[name])[:40]!r}, expected {what}"
+        for name, (what, fits) in _FIELDS.items()
+        if name in description and not fits(description[name])
+    ]
+    if wrong:
+        raise ModelError(bullet_list(f"{path} is not of a segmenter. {_EXPECTED}:", wrong))
     return dict(description)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": ("a text", lambda value: isinstance(value, str)),
+    "variant": ("a text", lambda value: isinstance(value, str)),
+    "size": ("whole pixels up to 8192", lambda value: type(value) is int and 0 < value <= 8192),
+    "options": ("settings by name", lambda value: isinstance(value, dict)),
+    "validation_dsc": ("a number", lambda value: type(value) in (int, float)),
+}
 
 
 def _is_pickle(path: Path) -> bool:

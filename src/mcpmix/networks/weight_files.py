@@ -15,6 +15,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from mcpmix.core.errors import ModelError
+from mcpmix.core.reading import expanded
 from mcpmix.core.stage_folder import digest_of, file_digest
 
 EMBEDDED = "embedded"
@@ -104,7 +105,7 @@ def resolve(source: str, embedded_part: str) -> Path:
         ModelError: nothing of that name is on this machine, it has another digest, or it holds pickles only.
     """
     name, pin = split_pin(source)
-    folder = embedded_folder(embedded_part) if name == EMBEDDED else Path(name).expanduser()
+    folder = embedded_folder(embedded_part) if name == EMBEDDED else expanded(name)
     if not folder.is_dir():
         try:
             folder = Path(snapshot_download(name, local_files_only=True))
@@ -137,6 +138,13 @@ def resolve(source: str, embedded_part: str) -> Path:
     return folder
 
 
+def source_name(source: str) -> str:
+    """A source in the key of a stage: of a local file or folder only its name; its digest says the rest."""
+    name, mark, pin = source.partition(_PIN)
+    path = expanded(name)
+    return f"{path.name}{mark}{pin}" if path.exists() else source
+
+
 def is_present(source: str, embedded_part: str) -> bool:
     """Whether `resolve` finds a source on this machine."""
     try:
@@ -153,7 +161,7 @@ def resolve_file(source: str) -> Path | None:
         ModelError: the file has another digest than its pin.
     """
     name, pin = split_pin(source)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.is_file():
         return None
     if pin is not None:
@@ -173,7 +181,17 @@ def verify_pin(name: str, path: Path, pin: str) -> None:
 
 def digest_of_weights(path: Path) -> str:
     """SHA-256 of a weight file (as `sha256sum` prints it) or of a model folder (see `folder_digest`)."""
-    return file_digest(path) if path.is_file() else folder_digest(path.resolve())
+    if not path.is_file():
+        return folder_digest(path.resolve())
+    state = path.stat()
+    return _unchanged_digest(path.resolve(), state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _unchanged_digest(path: Path, size: int, changed: int) -> str:
+    """The digest of a file, computed once for each state: the keys of a thousand trainings ask for it."""
+    del size, changed
+    return file_digest(path)
 
 
 def digest_of_source(source: str, embedded_part: str) -> str:

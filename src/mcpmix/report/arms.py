@@ -7,6 +7,10 @@ _REFERENCE = "full-sup"
 _METHOD = "mcpmix-rla"
 _WORDS = {  # arm to its label, and to what it trains on
     "full-sup": ("Full-Sup", "real images only"),
+    "full-sup-strong": (
+        "Full-Sup, strong augmentation",
+        "real images only, with strong changes of colour, sharpness and window",
+    ),
     "mcpmix": (
         "+ MCPMix",
         "real images, and mixed ones whose share s of the synthetic image is drawn uniformly",
@@ -44,6 +48,12 @@ _WORDS = {  # arm to its label, and to what it trains on
         "Mean teacher",
         "real images, and unlabelled ones on which the network is to agree with its moving average",
     ),
+    "controlpolypnet": (
+        "ControlPolypNet",
+        "real images, and lesions painted into real surroundings under a mask",
+    ),
+    "gensrrfi": ("GenSRRFI", "real images, and synthetic ones under synthetic masks"),
+    "satsynth": ("SatSynth", "real images, and synthetic ones drawn together with their masks"),
     "append": ("Synthetic appended", "real and synthetic images as samples of equal rank"),
 }
 # Colours that people with colour-blindness tell apart, and that show on white, on black and on mucosa.

@@ -8,19 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from mcpmix.config import Config
-from mcpmix.config_file import to_yaml
+from mcpmix.config_file import to_yaml, without_places
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex, Record
+from mcpmix.data.index import DatasetIndex, Record, whole_digest
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import ALL_PARTS, KNOWN
 from mcpmix.networks.weight_files import licence_of
 from mcpmix.report import render_page, tables
+from mcpmix.report.alarms import alarms, nothing_learnt
 from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
 from mcpmix.report.charts import gate_section, group_section, training_section
 from mcpmix.report.pictures import (
@@ -35,6 +36,10 @@ from mcpmix.report.pictures import (
 from mcpmix.report.tables import HEADLINE, Column, Groups, Row, Run, Table
 from mcpmix.segmenter.evaluate import TESTED
 
+GUESSED_NOTE = (
+    "The groups were guessed from pictures, not recorded: if one patient or video is in two of them, these "
+    "figures are too good."
+)
 _STRIPS = 4  # training samples shown
 _COUNTERPARTS = 8  # counterparts shown of each, at most
 _CASES = 2  # test images shown of each kind: best, median, worst
@@ -43,10 +48,10 @@ _CASES = 2  # test images shown of each kind: best, median, worst
 def key(
     config: Config, dataset: Artifact, pairs: Artifact | None, evaluations: Mapping[Run, Artifact]
 ) -> StageKey:
-    """What the page depends on: it prints the whole configuration, and evaluations stand for segmenters."""
+    """What the page depends on: it prints the configuration, and evaluations stand for segmenters."""
     inputs = {f"evaluation/{arm}/seed-{seed}": item.digest for (arm, seed), item in evaluations.items()}
-    inputs |= {"dataset": dataset.digest} | ({"pairs": pairs.digest} if pairs else {})
-    return StageKey("report", config.model_dump(mode="json"), inputs, config.seed)
+    inputs |= {"dataset": whole_digest(dataset)} | ({"pairs": pairs.digest} if pairs else {})
+    return StageKey("report", without_places(config).model_dump(mode="json"), inputs, config.seed)
 
 
 def run(
@@ -66,11 +71,13 @@ def run(
     wanted = key(config, dataset, pairs, evaluations)
     if (finished := reuse(out, wanted, progress)) is not None:
         return finished
-    results = Results(config, dataset, pairs, segmenters, evaluations)
+    results = Results(without_places(config), dataset, pairs, segmenters, evaluations)
     with workspace(out, wanted) as space:
         with progress.track("report", 2) as advance:
             table = results.table
-            marks = {"leaks": results.leaks} if results.leaks else {}
+            marks: dict[str, object] = {"leaks": results.leaks} if results.leaks else {}
+            marks |= {"groups_guessed": True} if results.guessed else {}
+            marks |= {"alarms": results.alarms} if results.alarms else {}
             known = {part.part: part.table for part in results.parts[1:]}
             write_json(space.folder / "table.json", {"run": config.name, **marks, **table, **known})
             write_text(space.folder / "table.md", to_markdown(results))
@@ -118,6 +125,21 @@ class Results:
         """Why the figures are too good: the split, or what the networks have seen; empty if they are not."""
         counts = [item.manifest["counts"] for item in (self.dataset, *self.evaluations.values())]
         return "; ".join(dict.fromkeys(str(found["leaks"]) for found in counts if found.get("leaks")))
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the groups that the split keeps whole were guessed."""
+        return bool(self.dataset.manifest["counts"].get("groups_guessed"))
+
+    @cached_property
+    def logs(self) -> dict[Run, list[dict[str, Any]]]:
+        """The log of each training."""
+        return {run: JsonLines(item / "log.jsonl").rows() for run, item in self.segmenters.items()}
+
+    @cached_property
+    def alarms(self) -> list[str]:
+        """What a reader must know first: arms that have learnt nothing."""
+        return alarms(self.table, self.logs)
 
     @property
     def leak_text(self) -> str:
@@ -178,7 +200,9 @@ class Results:
 
 def to_markdown(results: Results) -> str:
     """The tables as Markdown, with what a reader must know about them."""
-    lines = [f"# {results.config.name}\n"]
+    lines = [f"# {results.config.name}\n", *(f"**{text}**\n" for text in results.alarms)]
+    if results.guessed:
+        lines.append(f"**{GUESSED_NOTE}**\n")
     for part in results.parts:
         table = part.table
         lines += [f"## {part.title}\n", *(tables.to_markdown(table, columns) for columns in part.columns)]
@@ -191,14 +215,16 @@ def to_markdown(results: Results) -> str:
 def to_html(results: Results) -> str:
     """The page."""
     config, arms, table = results.config, results.arms, results.table
-    logs = {run: JsonLines(item / "log.jsonl").rows() for run, item in results.segmenters.items()}
+    logs = results.logs
     tail_from = config.train.epochs if config.train.tail_epochs else None
     gates = [gate_section(arm, logs, tail_from) for arm in arms]
     return render_page(
         "report.html.j2",
         config=config,
         results=results,
-        verdicts=_verdicts(results),
+        alarms=results.alarms,
+        guessed=GUESSED_NOTE if results.guessed else "",
+        verdicts=[] if nothing_learnt(table) else _verdicts(results),
         caution=tables.caution(len(table["seeds"])),
         parts={part: results.index.part(part) for part in ALL_PARTS},
         steps=sorted({count for counts in results.steps.values() for count in counts}),
@@ -308,7 +334,9 @@ def _provenance(results: Results) -> dict[str, object]:
     artifacts = {"dataset": results.dataset} | ({"pairs": results.pairs} if results.pairs else {})
     for stage, made in (("segmenter", results.segmenters), ("evaluation", results.evaluations)):
         artifacts |= {f"{stage}/{arm}/seed-{seed}": item for (arm, seed), item in made.items()}
-    warnings = [("Split", results.leak_text)] if results.leaks else []
+    warnings = [("Training", text) for text in results.alarms]
+    warnings += [("Groups", GUESSED_NOTE)] if results.guessed else []
+    warnings += [("Split", results.leak_text)] if results.leaks else []
     if results.pairs is not None:
         warnings += [("Pairs", text) for text in results.pairs.manifest["counts"]["warnings"]]
     for (arm, seed), segmenter in results.segmenters.items():

@@ -8,7 +8,6 @@ A table is the content of table.json: plain values, None where undefined.
 """
 
 import csv
-import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from mcpmix.core.errors import DataError, bullet_list
+from mcpmix.core.reading import read_json
 from mcpmix.metrics.contract import higher_is_better
 from mcpmix.metrics.statistics import aggregate
 from mcpmix.report.arms import label_of, reference_of
@@ -115,7 +115,7 @@ def read_summary(path: Path) -> Summary:
     """Read a summary.json; a pooled value becomes an entry of its own, `pooled_` before its name."""
     summary = {}
     try:
-        for key, entry in json.loads(path.read_text(encoding="utf-8")).items():
+        for key, entry in read_json(path).items():
             summary[key] = {name: float(entry[name]) for name in ("mean", "n", "undefined")}
             if "pooled" in entry:
                 value, images = float(entry["pooled"]), summary[key]["n"] + summary[key]["undefined"]
@@ -160,6 +160,8 @@ def build_table(summaries: Mapping[Run, Summary], columns: Sequence[Column]) -> 
         spreads = {arm: spread_of(found.values()) for arm, found in values.items()}
         means = [spread["mean"] for spread in spreads.values() if spread["mean"] is not None]
         best = (max if metric["higher_is_better"] else min)(means, default=None)
+        if len(set(means)) < 2:  # where all arms are alike, none is the best
+            best = None
         for row in rows:
             arm = row["arm"]
             entries = [summaries[arm, seed][key] for seed in values[arm]]
@@ -244,12 +246,21 @@ def to_markdown(table: Table, columns: Sequence[Column]) -> str:
 
 def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, float]:
     """Read one metric of a scores.csv, which must be about these images: id to value, NaN where undefined."""
+    return {name: values[0] for name, values in read_metrics(path, [metric], ids).items()}
+
+
+def read_metrics(path: Path, metrics: Sequence[str], ids: Collection[str]) -> dict[str, list[float]]:
+    """Read some metrics of a scores.csv, which must be about these images: id to values, in their order."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            scores = {row["id"]: float(row[metric]) for row in csv.DictReader(file)}
-    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
+            rows = csv.reader(file)
+            heading = next(rows)
+            name, *places = (heading.index(key) for key in ("id", *metrics))
+            scores = {row[name]: [float(row[place]) for place in places] for row in rows}
+    except (OSError, ValueError, TypeError, IndexError, StopIteration, csv.Error) as error:
         raise DataError(
-            f"{path} is not a table of scores with the columns id and {metric} ({error!r}). {_ADVICE}"
+            f"{path} is not a table of scores with the columns id and {', '.join(metrics)} ({error!r}). "
+            f"{_ADVICE}"
         ) from error
     if odd := sorted(scores.keys() ^ set(ids)):
         raise DataError(
@@ -348,6 +359,8 @@ def basis(table: Table, images: str) -> str:
     """What the figures of a table are means of; `images` are, for example, "test images of 3 patients"."""
     seeds = len(table["seeds"])
     spread = f", then mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", for one seed"
+    if table["images"] == 1:
+        images = images.replace("images", "image", 1)
     parts = [
         f"Each figure is the mean over {table['images']} {images}{spread}.",
         "Pooled figures are those of the pixels of all these images together, where a large lesion counts "

@@ -9,11 +9,14 @@ from torch import Tensor, nn
 from mcpmix.config import Config
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.augment import denormalise
+from mcpmix.generator.baselines import controlpolypnet, gensrrfi
+from mcpmix.generator.review import Review
 from mcpmix.mixing.registry import (
     STRATEGIES,
     build_strategy,
     setting_problems,
     strategy_needs_pairs,
+    strategy_needs_set,
     typed_settings,
     unlabelled_source,
 )
@@ -32,6 +35,8 @@ class Inputs:
     edits: Artifact | None = None
     unlabelled: Artifact | None = None
     pseudo: Artifact | None = None
+    review: Review | None = None  # of the pairs, by people
+    labelled_set: Artifact | None = None
 
 
 def takes_edits(config: Config, arm: str) -> bool:
@@ -39,9 +44,30 @@ def takes_edits(config: Config, arm: str) -> bool:
     return arm == "diffusemix" and config.editor.model is not None
 
 
-def needs_generator(config: Config, arm: str) -> bool:
+def takes_pairs(config: Config, arm: str) -> bool:
     """Whether an arm trains on counterparts from the generator."""
     return needs_pairs(arm) and not takes_edits(config, arm)
+
+
+def needs_generator(config: Config, arm: str) -> bool:
+    """Whether something that an arm trains on is drawn by the run's generator."""
+    return takes_pairs(config, arm) or arm == gensrrfi.METHOD
+
+
+def needs_base(config: Config, arm: str) -> bool:
+    """Whether something that an arm trains on is drawn by the diffusion base, on whichever way."""
+    return takes_pairs(config, arm) or needs_set(arm)
+
+
+def needs_set(arm: str) -> bool:
+    """Whether a strategy trains on synthetic images with masks of their own."""
+    return arm in STRATEGIES and strategy_needs_set(arm)
+
+
+def needs_judge(config: Config, arm: str) -> bool:
+    """Whether an arm needs the judge for something else than pseudo-masks and admission."""
+    # It finds the unlabelled images that show no lesion.
+    return arm == controlpolypnet.METHOD and config.data.has_unlabelled
 
 
 def needs_pairs(arm: str) -> bool:

@@ -15,11 +15,11 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import changed_files
-from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.layouts import write_csv
+from mcpmix.data.index import DatasetIndex, Record, whole_digest
 from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, leak_text, read_seen, seen_by_generator
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import KNOWN
+from mcpmix.data.tables import write_csv
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.networks.weight_files import resolve
 from mcpmix.segmenter.model_card import write_scored_card
@@ -32,7 +32,7 @@ TESTED = {"test": "", KNOWN: "-known"}  # parts that are scored: scores.csv and 
 
 def key(config: Config, dataset: Artifact, segmenter: Artifact) -> StageKey:
     """What the scores depend on."""
-    inputs = {"dataset": dataset.digest, "segmenter": segmenter.digest}
+    inputs = {"dataset": whole_digest(dataset), "segmenter": segmenter.digest}
     return StageKey("evaluate", config.evaluation.model_dump(mode="json"), inputs)
 
 
@@ -62,11 +62,14 @@ def run(
     if generator is not None:
         base = resolve(config.generator.base, "pipeline")
         seen |= seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
+    # Lists that travel have no names and only prints; what the index knows is compared by its look.
+    known = {image.sha256: image for image in images_of(index.records)}
+    seen = {who: [known.get(image.sha256, image) for image in images] for who, images in seen.items()}
     leaks = _leaks(config, dataset, search or LeakSearch(images_of(records)), seen)
     with workspace(out, key(config, dataset, segmenter)) as space:
         log = JsonLines(space.folder / _LOG)
         done = _finished(log, records, space.folder)
-        predictor = load_segmenter(segmenter.folder, runtime.device)
+        predictor = load_segmenter(segmenter.folder, runtime.device, trust=config.segmenter.name)
         (space.folder / _PREDICTIONS).mkdir(exist_ok=True)
         trained = predictor.description
         title = f"evaluate {trained.get('arm', '')} seed {trained.get('seed', '')}"

@@ -12,7 +12,7 @@ from mcpmix.config import Config
 from mcpmix.core.stage_folder import write_text
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.splits import PARTS
-from mcpmix.mixing.registry import strategy_needs_pairs
+from mcpmix.mixing.registry import strategy_needs_pairs, strategy_needs_set
 from mcpmix.networks.weight_files import KNOWN, licence_of
 
 CARD = "README.md"
@@ -20,11 +20,27 @@ _NO_SCORES = """\
 Not in this card: it was written before any test image was seen. `mcpmix evaluate` writes the same card with
 the scores to `evaluation/ARM/seed-N/README.md` of the run. Pass that one on with this folder.
 """
+_GUESSED = """
+
+**The groups were guessed from pictures, not recorded.** If one patient or video is in two of them, the scores
+below are too good."""
 _PIXELS = ("hd95", "assd")  # metrics in pixels; all others are in percent
 
 
-def write_card(folder: Path, config: Config, description: Mapping[str, Any], index: DatasetIndex) -> None:
-    """Write the card of a segmenter that has just been trained; `description` is its config.json."""
+def write_card(
+    folder: Path,
+    config: Config,
+    description: Mapping[str, Any],
+    index: DatasetIndex,
+    *,
+    guessed: bool = False,
+) -> None:
+    """Write the card of a segmenter that has just been trained.
+
+    Args:
+        description: its config.json.
+        guessed: whether groups were guessed from pictures.
+    """
     parts = []
     for part in PARTS:
         records = index.part(part)
@@ -38,6 +54,8 @@ def write_card(folder: Path, config: Config, description: Mapping[str, Any], ind
         if config.finetune.start_weights is not None:
             weights["start of the generator's ControlNet"] = config.finetune.start_weights
         weights["depth, a condition of the generator"] = config.depth.model
+    if strategy_needs_set(description["arm"]):
+        weights["base of the synthetic images"] = config.generator.base
     if description["arm"] == "mcpmix-rla":
         weights["features of RLA"] = config.rla.features
     licences = []
@@ -52,7 +70,7 @@ def write_card(folder: Path, config: Config, description: Mapping[str, Any], ind
     text = template.format(
         **description,
         train=config.train,
-        parts="\n".join(parts),
+        parts="\n".join(parts) + (_GUESSED if guessed else ""),
         digest=index.digest,
         scores=_NO_SCORES,
         licences="\n".join(licences),

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ def export_segmenter(
     *,
     verify: Path | None = None,
     input_type: Input = "uint8",
+    trust: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[Path, Agreement]:
     """Write a segmenter with its pre- and postprocessing as one ONNX file, and compare it with torch.
@@ -60,6 +61,7 @@ def export_segmenter(
         segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
         verify: an image or a folder of images to compare on; None: test images of the run.
         input_type: "uint8", or "float32" for images in [0, 1].
+        trust: whether the folder may name code to import; see `load_network`.
 
     Returns:
         The folder of the segmenter, and how the file compares with torch.
@@ -74,7 +76,7 @@ def export_segmenter(
     import onnxruntime
 
     folder = segmenter_folder(segmenter)
-    predictor = load_segmenter(folder)
+    predictor = load_segmenter(folder, trust=trust)
     images = images_of(folder, verify)
     with progress.track("export", 1) as advance:
         program = _trace(predictor, input_type)
@@ -171,7 +173,21 @@ def _trace(predictor: Predictor, input_type: Input) -> "ONNXProgram":
             "in one of your own, avoid branches on the values of tensors."
         ) from error
     assert program is not None  # it is None for the old exporter only
+    _forget_origin(program)
     return program
+
+
+def _forget_origin(program: "ONNXProgram") -> None:
+    """Remove what the exporter notes about each node: lines of code, with the paths of this machine."""
+    from onnx_ir.traversal import RecursiveGraphIterator
+
+    graphs: list[Any] = [program.model.graph, *program.model.functions.values()]
+    noted: list[Any] = [part for graph in graphs for part in (graph, *graph.inputs)]
+    for graph in graphs:
+        noted += [part for node in RecursiveGraphIterator(graph) for part in (node, *node.outputs)]
+    for part in noted:
+        part.metadata_props.clear()
+        part.doc_string = None
 
 
 class WholeSegmenter(nn.Module):

@@ -1,7 +1,7 @@
 """Masks for new images of any size: one image in memory, or a folder of them, resumable."""
 
 import hashlib
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from mcpmix.core.device import setup
 from mcpmix.core.errors import ConfigError, DataError, ModelError, StorageError, bullet_list
 from mcpmix.core.pixels import as_images, outline, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import storage_errors, write_json
+from mcpmix.core.reading import read_json
+from mcpmix.core.stage_folder import digest_once, storage_errors, write_json
+from mcpmix.core.training import JsonLines
 from mcpmix.data.augment import normalise
 from mcpmix.data.sample import has_alpha, named_images, read_image, resize_image
 from mcpmix.networks.segmenter import load_network, read_description
 
 _FLIPS: tuple[tuple[int, ...], ...] = ((), (3,), (2,), (2, 3))  # as it is, left-right, upside down, both
-_SETTINGS = "prediction.json"
+_SETTINGS, _LOG = "prediction.json", "predictions.jsonl"
 _COLOUR = (90, 255, 120)  # of outlines
 
 
@@ -88,13 +90,19 @@ def _require_rgb(image: npt.NDArray[Any]) -> None:
     raise DataError(f"predict expects an H,W,3 uint8 RGB image, got {image.dtype} {image.shape}. {hint}")
 
 
-def load_segmenter(path: Path | str, device: torch.device | str = "cpu") -> Predictor:
+def load_segmenter(
+    path: Path | str, device: torch.device | str = "cpu", *, trust: bool | str = False
+) -> Predictor:
     """Load a segmenter from its folder (config.json and model.safetensors), or the best one of a run.
 
+    Args:
+        trust: whether the folder may name code to import; see `load_network`.
+
     Raises:
-        ModelError: there is no segmenter, or it is damaged.
+        ModelError: there is no segmenter, it is damaged, or it names code that is not trusted.
+        StorageError: it is not what the training stage left there.
     """
-    return Predictor(*load_network(segmenter_folder(Path(path))), device=device)
+    return Predictor(*load_network(segmenter_folder(Path(path)), trust), device=device)
 
 
 def segmenter_folder(path: Path) -> Path:
@@ -121,9 +129,13 @@ def predict_files(
     overlay: bool = False,
     flips: bool = False,
     device: str = "auto",
+    trust: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[int, int]:
-    """Segment images without a result newer than themselves; results have the size of the upright image.
+    """Segment images that have no result yet; results have the size of the upright image.
+
+    A result is kept while the bytes of the image and of the result itself are those of before, as
+    `predictions.jsonl` remembers them; times do not matter.
 
     Writes `masks/<name>.png` (8 bit, lesion = 255) and, where asked for, `probabilities/<name>.png` (16 bit,
     65535 = certain) and `overlays/<name>.png` (the image with the lesion's outline). Sub-folders of `images`
@@ -133,6 +145,7 @@ def predict_files(
         segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
         threshold: probability in (0, 1) from which a pixel is lesion.
         flips: see `Predictor.predict`.
+        trust: see `load_network`.
 
     Returns:
         The number of images that were segmented, and of those whose results were there already.
@@ -146,9 +159,15 @@ def predict_files(
     """
     if not 0 < threshold < 1:
         raise ConfigError(f"threshold must be in (0, 1), got {threshold}.")
+    if images.is_dir() and out.resolve().is_relative_to(images.resolve()):
+        raise StorageError(
+            f"{out} lies in the folder of images {images}, so a second call would segment its own masks. "
+            "Choose a folder outside."
+        )
     sources = named_images(images)
     folder = segmenter_folder(segmenter)
-    predictor = load_segmenter(folder, setup(device, "float32", 0, deterministic=False).device)
+    chosen = setup(device, "float32", 0, deterministic=False).device
+    predictor = load_segmenter(folder, chosen, trust=trust)
     if folder != segmenter:
         progress.say(f"segmenter: {folder}, the run's best on validation")
     kinds = ["masks"] + ["probabilities"] * probabilities + ["overlays"] * overlay
@@ -156,11 +175,8 @@ def predict_files(
     problems, clear = [], []
     with storage_errors(out):
         _claim(out, predictor, threshold, flips)
-        todo = [
-            path
-            for path, files in plan.items()
-            if not all(f.exists() and f.stat().st_mtime_ns >= path.stat().st_mtime_ns for f in files.values())
-        ]
+        log = JsonLines(out / _LOG)
+        todo = _without_result(plan, out, log)
         with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
             for path in todo:
                 try:
@@ -177,6 +193,7 @@ def predict_files(
                     if overlay:
                         write_png(plan[path]["overlays"], outlined(image, mask))
                     write_png(plan[path]["masks"], mask.astype(np.uint8) * np.uint8(255))
+                    log.append(**_record(path, plan[path], out))
                 advance()
     if clear:
         few = ", ".join(clear[:3]) + (" ..." if len(clear) > 3 else "")
@@ -186,6 +203,30 @@ def predict_files(
         count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
         raise DataError(bullet_list(count, problems))
     return len(todo), len(plan) - len(todo)
+
+
+def _record(path: Path, files: Mapping[str, Path], out: Path) -> dict[str, Any]:
+    """The digests of an image and of its results."""
+    return {
+        "image": digest_once(path),
+        "results": {file.relative_to(out).as_posix(): digest_once(file) for file in files.values()},
+    }
+
+
+def _without_result(plan: Mapping[Path, Mapping[str, Path]], out: Path, log: JsonLines) -> list[Path]:
+    """The images that have to be segmented."""
+    known: dict[str, tuple[str, str]] = {}  # digests of image and result, by the name of the result
+    for row in log.rows():
+        if isinstance(row, dict) and isinstance(row.get("results"), dict):
+            known |= {name: (str(row.get("image")), str(made)) for name, made in row["results"].items()}
+
+    def is_done(path: Path, files: Mapping[str, Path]) -> bool:
+        if not all(file.is_file() for file in files.values()):
+            return False
+        now = _record(path, files, out)
+        return all(known.get(name) == (now["image"], made) for name, made in now["results"].items())
+
+    return [path for path, files in plan.items() if not is_done(path, files)]
 
 
 def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> None:
@@ -200,9 +241,9 @@ def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> No
         write_json(file, {**decisive, **known})
         return
     try:
-        there = json.loads(file.read_text(encoding="utf-8"))
+        there = read_json(file)
         differ = [name for name, value in decisive.items() if there.get(name) != value]
-    except (ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         differ = [_SETTINGS]
     if differ:
         raise StorageError(

@@ -17,7 +17,14 @@ from mcpmix.data.index import training_digest
 from mcpmix.data.leakage import write_seen
 from mcpmix.networks.segmenter import save_segmenter
 from mcpmix.networks.weight_files import digest_of_source
-from mcpmix.segmenter.arms import Inputs, arm_settings, needs_pairs, needs_pseudo, needs_unlabelled
+from mcpmix.segmenter.arms import (
+    Inputs,
+    arm_settings,
+    needs_pairs,
+    needs_pseudo,
+    needs_set,
+    needs_unlabelled,
+)
 from mcpmix.segmenter.model_card import write_card
 from mcpmix.segmenter.trainer import CHECKPOINT, Trainer
 
@@ -44,6 +51,8 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         if source is None:
             raise DataError(f"The arm {arm} trains on pairs: run `mcpmix synthesize` first.")
         digests["pairs"] = source.digest
+        if inputs.review is not None and source is inputs.pairs:
+            digests["review"] = inputs.review.digest
         if config.synthesis.makes_in_training:
             settings["synthesis"] = config.synthesis.model_dump(mode="json", exclude={"workers"})
     if needs_unlabelled(arm):
@@ -51,6 +60,10 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         if source is None:
             raise DataError(f"The arm {arm} trains on unlabelled images: name some in data.unlabelled.")
         digests["unlabelled"] = source.digest
+    if needs_set(arm):
+        if inputs.labelled_set is None:
+            raise DataError(f"The arm {arm} trains on a set of synthetic images, which `mcpmix run` makes.")
+        digests["labelled_set"] = inputs.labelled_set.digest
     return StageKey("train", settings, digests, seed_for(config.seed, seed))
 
 
@@ -81,9 +94,10 @@ def run(
         }
         trainer.network.load_state_dict(trainer.best)
         save_segmenter(trainer.network, space.folder, description)
-        write_card(space.folder, config, description, trainer.index)
+        guessed = bool(inputs.dataset.manifest.get("counts", {}).get("groups_guessed"))
+        write_card(space.folder, config, description, trainer.index, guessed=guessed)
         write_seen(space.folder, trainer.seen)
         steps = trainer.epochs * trainer.steps_per_epoch
-        artifact = space.finish(epochs=trainer.epochs, steps=steps, **chosen, warnings=trainer.warnings)
-        (artifact / CHECKPOINT).unlink()  # last: a kill before this costs nothing
-        return artifact
+        return space.finish(
+            CHECKPOINT, epochs=trainer.epochs, steps=steps, **chosen, warnings=trainer.warnings
+        )

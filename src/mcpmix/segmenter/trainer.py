@@ -17,20 +17,22 @@ from mcpmix.core.errors import DataError, TrainingError
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, torch_rng
-from mcpmix.core.training import JsonLines, cosine, load_state, save_state
+from mcpmix.core.training import JsonLines, cosine, does_not_fit, load_state, save_state
 from mcpmix.data.augment import Augmentation, draw_augmentation, normalise
 from mcpmix.data.cache import Arrays, cache_of, load_arrays
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.leakage import images_of
+from mcpmix.data.leakage import images_of, read_seen
 from mcpmix.data.splits import require_lesions
 from mcpmix.data.unlabelled import Unlabelled
-from mcpmix.generator.pair_source import PairSource, open_pairs
+from mcpmix.generator.baselines.labelled_set import read_set
+from mcpmix.generator.pair_source import PairSource, open_source
 from mcpmix.generator.pseudo import read_pseudo
 from mcpmix.metrics import RegionAccumulator
 from mcpmix.mixing.strategy import Batch, Originals, Term
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.segmenter.arms import Inputs, arm_strategy
+from mcpmix.segmenter.track import trackers
 
 CHECKPOINT = "checkpoint.safetensors"
 # A strategy prepares on the batches of one epoch, within these bounds: the discrepancy of a batch scatters by
@@ -80,7 +82,8 @@ class Trainer:
         self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
         self.strategy = arm_strategy(config, arm).to(runtime.device)
         self.strategy.attach(self._input_gradient, self.network)
-        self.more: Arrays | None = None  # unlabelled images, with pseudo-masks if the strategy takes them
+        # Unlabelled images, with pseudo-masks if the strategy takes them; or synthetic ones with own masks.
+        self.more: Arrays | None = None
         if self.strategy.source and inputs.unlabelled is not None:
             pool = Unlabelled.read(inputs.unlabelled)
             self.seen += pool.seen
@@ -92,15 +95,27 @@ class Trainer:
                     f"The arm {arm} has no unlabelled image to train on: on none of them the networks of the "
                     "judge agree. Lower pseudo.agreement, or add unlabelled images."
                 )
+        if self.strategy.needs_set and inputs.labelled_set is not None:
+            self.more = read_set(inputs.labelled_set)
+            known = {image.sha256 for image in self.seen}
+            listed = read_seen(inputs.labelled_set.folder)
+            self.seen += [image for image in listed if image.sha256 not in known]
+            if not len(self.more):
+                raise DataError(
+                    f"The arm {arm} has no synthetic image to train on: none was admitted "
+                    f"({inputs.labelled_set.folder} says why). Fine-tune longer (finetune.steps), raise "
+                    "synthesis.admission.tries, or leave this arm out."
+                )
         self.pairs: PairSource | None = None
         if self.strategy.needs_pairs:
-            self.pairs = open_pairs(
+            self.pairs = open_source(
                 config,
                 self.train,
                 seed,
                 self._order,
                 edits=inputs.edits,
                 pairs=inputs.pairs,
+                review=inputs.review,
                 generator=inputs.generator,
                 depth=inputs.depth,
             )
@@ -128,15 +143,20 @@ class Trainer:
             count = min(max(self.steps_per_epoch, _FEWEST_PREPARED), _MOST_PREPARED)
             self.strategy.prepare(islice(batches, count))
         title = f"{self.folder.parent.name} seed {self.seed}"
-        with progress.track(title, self.epochs, done) as advance:
+        cell = f"{self.folder.parent.name}/seed-{self.seed}"
+        with (
+            progress.track(title, self.epochs, done) as advance,
+            trackers(self.config.track, self.config.folder, cell, self.log.rows()) as track,
+        ):
             for epoch in range(done + 1, self.epochs + 1):
                 row = self._run_epoch(epoch)
                 if epoch % self.config.train.validate_every == 0 or epoch == self.epochs:
                     row["validation"] = self._validate(epoch)
                 self.log.append(**row)
+                track(row)
                 self.gates.append(_gate(row))
                 self._save(epoch)
-                note = f"loss {row['loss']:.3f}, best DSC {max(self.best_dsc, 0):.1f}"
+                note = f"best DSC {max(self.best_dsc, 0):.1f}, loss {row['loss']:.3f}"
                 pace = self.pairs.note() if self.pairs is not None else ""
                 advance(1, f"{note}, {pace}" if pace else note)
                 self.warnings = self.warnings or self.strategy.warnings()  # the first is enough
@@ -207,8 +227,8 @@ class Trainer:
             synthetic = self.pairs.take(epoch, chosen) if self.pairs is not None else None
             yield self._batch(chosen, synthetic, (epoch, step))
 
-    def _unlabelled_batch(self, position: tuple[int, int]) -> dict[str, Tensor]:
-        """As many unlabelled images as labelled ones, with their pseudo-masks if the strategy takes them."""
+    def _further_images(self, position: tuple[int, int]) -> dict[str, Any]:
+        """As many unlabelled or synthetic images as labelled ones, with masks if the strategy takes them."""
         if self.more is None:
             return {}
         count, device = self.config.train.batch_size, self.runtime.device
@@ -218,8 +238,10 @@ class Trainer:
         images = normalise(drawn.images(as_images(self.more.images[chosen], device)))
         if self.strategy.source == "images":
             return {"unlabelled": images}
-        masks = torch.from_numpy(self.more.masks[chosen]).to(device)[:, None].float()
-        return {"unlabelled": images, "pseudo_masks": drawn.masks(masks)}
+        masks = drawn.masks(torch.from_numpy(self.more.masks[chosen]).to(device)[:, None].float())
+        if self.strategy.needs_set:
+            return {"labelled_set": (images, masks)}
+        return {"unlabelled": images, "pseudo_masks": masks}
 
     def _augmentation(self, count: int, rng: torch.Generator) -> Augmentation:
         settings = self.config.train
@@ -258,7 +280,7 @@ class Trainer:
                 images=lambda: normalise(as_images(self.train.images[chosen], device)),
                 warp=drawn.masks,
             ),
-            **self._unlabelled_batch(position),
+            **self._further_images(position),
         )
 
     @torch.no_grad()
@@ -312,14 +334,17 @@ class Trainer:
             self.log.rewrite([])
             return 0
         state = load_state(path, str(self.runtime.device))
-        self.network.load_state_dict(state["network"])
-        self.strategy.load_state_dict(state["strategy"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
-        self.scaler.load_state_dict(state.get("scaler", self.scaler.state_dict()))
-        self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
-        self.warnings = state["warnings"]
-        done = int(state["epoch"])
+        try:
+            self.network.load_state_dict(state["network"])
+            self.strategy.load_state_dict(state["strategy"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.rates.load_state_dict({**self.rates.state_dict(), **state["rates"]})
+            self.scaler.load_state_dict(state.get("scaler", self.scaler.state_dict()))
+            self.best, self.best_dsc, self.best_epoch = state["best"], state["best_dsc"], state["best_epoch"]
+            self.warnings = state["warnings"]
+            done = int(state["epoch"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise does_not_fit(path, error) from error
         rows = [row for row in self.log.rows() if row["epoch"] <= done]
         self.log.rewrite(rows)
         self.gates = [_gate(row) for row in rows]

@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +17,9 @@ class Outcome:
 
 @pytest.fixture
 def mcpmix(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs a command in this process; what it sets in the environment is taken back."""
+    """Runs a command in this process; what it sets in the environment, and for signals, is taken back."""
     saved = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: object) -> Outcome:
         capsys.readouterr()
@@ -30,6 +32,8 @@ def mcpmix(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     yield run
     os.environ.clear()
     os.environ.update(saved)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

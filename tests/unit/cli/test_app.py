@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,8 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     for command in ("demo", "init", "check", "run", "depth", "adapt", "finetune", "synthesize", "train",
-                    "evaluate", "report", "predict", "models", "data"):  # fmt: skip
+                    "evaluate", "report", "predict", "bench", "verdict", "studio", "models",
+                    "data"):  # fmt: skip
         assert f"\n  {command} " in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2]  # no summary is cut
     assert "heavy: []" in done.stdout
@@ -98,6 +100,48 @@ def test_interruption_says_how_to_go_on(mcpmix, monkeypatch, tmp_path):
     assert done.err.strip() == "stopped; run the same command again to resume"
 
 
+SLOW = """
+import sys, time
+import mcpmix.init
+from mcpmix.cli.app import main
+
+def work(*_, **__):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaning", flush=True)
+        time.sleep(float(sys.argv[1]))
+        print("cleaned", flush=True)
+
+mcpmix.init.write_phantom_sheet = work
+main(["data", "phantom", "--sheet", "x.png"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "said"),
+    [
+        ([signal.SIGINT], 130, "stopped; run the same command again to resume"),
+        ([signal.SIGTERM], 143, "stopped; run the same command again to resume"),
+        ([signal.SIGINT, signal.SIGINT], 130, "stopped at once"),
+        ([signal.SIGTERM, signal.SIGINT], 130, "stopped at once"),
+    ],
+)
+def test_signals_end_a_command_in_order_and_a_second_one_at_once(signals, code, said):
+    patience = "30" if len(signals) > 1 else "0"
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, patience], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        for number, line in zip(signals, ("ready\n", "cleaning\n"), strict=False):
+            assert process.stdout.readline() == line
+            process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert err.strip() == said
+    assert ("cleaned" in out) == (len(signals) == 1)
+
+
 def test_unexpected_errors_show_where_they_come_from(mcpmix, monkeypatch, tmp_path):
     fail_with(monkeypatch, ZeroDivisionError("by nought"))
     done = mcpmix("data", "phantom", "--sheet", tmp_path / "sheet.png")
@@ -139,3 +183,21 @@ def test_a_closed_pipe_is_no_mistake(tmp_path):
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     assert "report it" not in done.stderr
+
+
+def test_threads_wait_passively_unless_the_user_has_chosen(monkeypatch, mcpmix):
+    for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    assert mcpmix("--version").code == 0
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["KMP_BLOCKTIME"]) == ("PASSIVE", "0")
+    monkeypatch.delenv("KMP_BLOCKTIME")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert mcpmix("--version").code == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert "KMP_BLOCKTIME" not in os.environ
+
+
+def test_the_command_line_does_not_load_torch_before_it_has_set_them():
+    code = "import sys, mcpmix.cli.app; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -112,6 +112,11 @@ def test_groups_of_images_that_look_alike(mcpmix, phantom_folder, tmp_path):
     assert len(group) == 8
     assert group["p009_f01"] == group["p000_f00"] == "p000_f00"
     assert f"8 images in {len(set(group.values()))} groups" in done.out
+    assert "only near-duplicates were grouped" in done.out
+    page = (tmp_path / "groups.html").read_text()
+    assert page.count("<img ") == 8
+    assert "p009_f01" in page
+    assert {row["guessed"] for row in csv.DictReader((tmp_path / "groups.csv").open())} == {"yes"}
     assert "exists" in mcpmix("data", "groups", phantom_folder, tmp_path / "groups.csv").err
 
 

@@ -1,7 +1,10 @@
+import json
 import subprocess
 import sys
 
 import pytest
+
+from mcpmix.core.stage_folder import digest_of
 
 
 @pytest.mark.parametrize("text", ["p000_f01", "p000_f01:", ":2", "p000_f01:two", "p000_f01:-1"])
@@ -88,3 +91,23 @@ def test_worker_processes_report_to_the_parent_and_say_nothing_themselves(config
         assert f"full-sup seed {seed}: 2 to do" in done.stdout
         assert f"full-sup seed {seed}: 2 done in" in done.stdout
         assert f"full-sup, seed {seed}: validation DSC " in done.stdout
+
+
+def test_report_takes_the_settings_of_the_run_and_asks_before_it_repeats_long_work(mcpmix, config):
+    done = mcpmix("run", config, "train.epochs=1", "train.seeds=[0]", "runtime.jobs=1")
+    assert done.code == 0, done.err
+    assert "one seed, so without a spread" in done.out
+    again = mcpmix("report", config)
+    assert again.code == 0, again.err
+    assert "settings of this run, from `mcpmix run`: train.epochs=1" in again.out
+    assert "recomputed" not in again.out
+    assert "full-sup seed 0: 1 to do" not in again.out
+    manifest = next(config.parent.rglob("segmenter/full-sup/seed-0/manifest.json"))
+    made = json.loads(manifest.read_text()) | {"seconds": 3700}
+    del made["seal"]
+    manifest.write_text(json.dumps({**made, "seal": digest_of(made)}))
+    refused = mcpmix("report", config, "train.epochs=2")
+    assert refused.code == 2
+    message = "took 1:01:40 and would be made again, because train.epochs is 2, was 1. Give the settings"
+    assert message in refused.err
+    assert "--yes" in refused.err

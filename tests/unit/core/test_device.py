@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from mcpmix.core.device import Runtime, setup, worker_count
+from mcpmix.core.device import Runtime, setup, thread_count, worker_count
 from mcpmix.core.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -80,15 +80,6 @@ def test_a_device_that_is_not_there_is_named(device):
         setup(device, "auto", threads=1, deterministic=True)
 
 
-def test_threads_are_set_and_zero_leaves_them():
-    setup("cpu", "float32", threads=1, deterministic=False)
-    assert torch.get_num_threads() == 1
-
-    torch.set_num_threads(2)
-    setup("cpu", "float32", threads=0, deterministic=False)
-    assert torch.get_num_threads() == 2
-
-
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_determinism_sets_every_switch(deterministic):
     setup("cpu", "float32", threads=1, deterministic=deterministic)
@@ -129,3 +120,14 @@ def test_worker_count_where_affinity_is_unknown(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: None)
 
     assert worker_count(0, CPU, 9) == 1
+
+
+@pytest.mark.parametrize(("given", "expected"), [("3", 3), ("2,4", 2), ("", 7), ("many", 7), ("0", 7)])
+def test_threads_follow_the_environment_where_none_are_configured(monkeypatch, given, expected):
+    monkeypatch.setattr("mcpmix.core.device.core_count", lambda: 7)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert thread_count() == expected
+    setup("cpu", "float32", 0, deterministic=False)
+    assert torch.get_num_threads() == expected
+    setup("cpu", "float32", 1, deterministic=False)
+    assert torch.get_num_threads() == 1

@@ -4,17 +4,21 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from mcpmix.core.errors import ModelError, StorageError
+from mcpmix.core.errors import ModelError, StorageError, TrainingError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import (
     Artifact,
     StageKey,
+    asked_before_redoing,
     changes,
     digest_of,
     file_digest,
@@ -27,6 +31,7 @@ from mcpmix.core.stage_folder import (
     write_text,
     written,
 )
+from mcpmix.core.training import save_state
 
 KEY = StageKey("train", {"epochs": 100, "arms": ["a", "b"]}, {"pairs": "f00"}, seed=3)
 OTHER = StageKey("train", {"epochs": 50, "arms": ["a", "b"]}, {"pairs": "f00"}, seed=3)
@@ -135,6 +140,38 @@ class TestFinishing:
         assert reuse(target, KEY, SILENT) == artifact
         assert reuse(target, OTHER, SILENT) is None
 
+    def test_somebody_may_be_asked_before_it_is_made_again(self, target):
+        make(target, KEY)
+        asked = []
+        with asked_before_redoing(lambda *what: asked.append(what)):
+            assert reuse(target, KEY, SILENT) is not None
+            assert asked == []
+            reuse(target, OTHER, SILENT, "a name")
+        ((name, seconds, reason),) = asked
+        assert name == "a name"
+        assert 0 <= seconds < 60
+        assert " is " in reason
+        assert ", was " in reason
+        reuse(target, OTHER, SILENT)
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_files_have_the_permissions_of_the_umask_those_of_safetensors_too(target, mask, mode):
+    before = os.umask(mask)
+    try:
+        with workspace(target, KEY) as space:
+            save_file({"a": torch.zeros(1)}, space.folder / "model.safetensors")
+            save_state(space.folder / "kept.safetensors", {"a": torch.zeros(1)})
+            write_text(space.folder / "text.md", "text")
+            assert (space.folder / "kept.safetensors").stat().st_mode & 0o777 == mode
+            space.finish()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in target.iterdir()}
+    assert len(modes) == 4
+    assert set(modes.values()) == {mode}
+
 
 class TestChanges:
     def test_each_changed_field_is_named_with_both_values(self, target):
@@ -144,9 +181,9 @@ class TestChanges:
 
         assert changes(artifact, old) == []
         assert changes(artifact, new) == [
-            "inputs.pairs: aaaaaaaaaaaa… -> bbbbbbbbbbbb…",
-            "seed: 0 -> 1",
-            "settings.train.epochs: 100 -> 50",
+            "its pairs changed",
+            "seed is 1, was 0",
+            "train.epochs is 50, was 100",
         ]
 
     def test_a_setting_that_is_new_or_gone_is_a_change_even_if_it_is_none(self):
@@ -154,7 +191,7 @@ class TestChanges:
         new = StageKey("train", {"new": None})
         artifact = Artifact(Path("x"), {"digest": old.digest, "key": old.as_json()})
 
-        assert changes(artifact, new) == ["settings.gone: None -> (absent)", "settings.new: (absent) -> None"]
+        assert changes(artifact, new) == ["gone is absent, was None", "new is None, was absent"]
 
 
 class TestResuming:
@@ -349,6 +386,31 @@ class TestFullDisk:
         with pytest.raises(type(error)) as caught, storage_errors(tmp_path):
             raise error
         assert caught.value is error
+
+    def test_a_folder_that_disappears_is_named_once_for_all_that_was_in_it(self, target):
+        def work(name):
+            with workspace(target.with_name(name), KEY) as space:
+                shutil.rmtree(target.parent)
+                (space.folder / "checkpoint.txt").write_text("x")
+
+        texts = []
+        for name in ("full-sup", "mcpmix"):
+            with pytest.raises(StorageError, match=f"{target.parent} has disappeared") as caught:
+                work(name)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+        with pytest.raises(StorageError, match="run has disappeared"), storage_errors(target):
+            raise RuntimeError("Error while serializing: No such file or directory (os error 2)")
+
+    @pytest.mark.parametrize(
+        "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes\nmore")]
+    )
+    def test_out_of_memory_says_what_to_lower(self, tmp_path, error):
+        with (
+            pytest.raises(TrainingError, match=r"^Memory ran out.*Lower batch_size"),
+            storage_errors(tmp_path),
+        ):
+            raise error
 
     def test_a_file_where_the_output_folder_should_be(self, target):
         target.parent.parent.mkdir(exist_ok=True)

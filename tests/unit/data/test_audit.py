@@ -7,8 +7,9 @@ import pytest
 from PIL import Image, ImageDraw
 
 from mcpmix.config import SplitConfig
-from mcpmix.data.audit import Audit, Severity, inspect, inspect_all
+from mcpmix.data.audit import Audit, Severity
 from mcpmix.data.dataset import load_collection, make_split
+from mcpmix.data.facts import inspect, inspect_all
 from mcpmix.data.sample import Sample
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -230,3 +231,29 @@ def test_the_copy_in_isic_2017_is_found():
     assert len(finding.items) == 1
     assert "train ISIC_0012970" in finding.items[0]
     assert "validation ISIC_0012127" in finding.items[0]
+
+
+def test_masks_that_are_inverted_stop_a_check(tmp_path, make_pair):
+    samples = []
+    for number in range(4):
+        sample = make_pair(f"s{number}", side=32)
+        mask = np.full((32, 34), 255, np.uint8)
+        mask[10:20, 10:20] = 0
+        if number:
+            Image.fromarray(mask).save(sample.mask)
+        samples.append(sample)
+    (finding,) = [f for f in Audit(inspect_all(samples), {}).findings if "inverted" in f.title]
+    assert finding.severity == Severity.ERROR
+    assert finding.ids == ("s1", "s2", "s3")
+    for sample in samples[2:]:  # half of them could be large lesions
+        Image.fromarray(255 - mask).save(sample.mask)
+    assert not any("inverted" in f.title for f in Audit(inspect_all(samples), {}).findings)
+
+
+def test_one_image_with_two_masks_is_an_error_with_pictures(tmp_path, make_pair):
+    first, second = make_pair("a", look=1), make_pair("b", look=1)
+    Image.fromarray(255 - np.asarray(Image.open(first.mask))).save(second.mask)
+    audit = Audit(inspect_all([first, second, make_pair("c")]), {})
+    (finding,) = [f for f in audit.findings if "different masks" in f.title]
+    assert (finding.severity, finding.ids, finding.items) == (Severity.ERROR, ("a", "b"), ("a = b",))
+    assert "--drop-copies" in finding.remedy

@@ -13,8 +13,9 @@ from PIL import Image
 
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.data.convert import WRITERS, convert
-from mcpmix.data.layouts import READERS, Collection, read_rows, scan_folder, write_csv
-from mcpmix.data.sample import Sample, read_image, read_mask
+from mcpmix.data.layouts import READERS, Collection, scan_folder
+from mcpmix.data.sample import Sample, read_image, read_mask, read_pair
+from mcpmix.data.tables import read_rows, write_csv
 
 PARTS = {"a-1": "train", "b 2": "train", "c_3": "validation", "d.4": "test", "é5": "known"}
 
@@ -384,18 +385,58 @@ def test_all_problems_come_at_once(tmp_path, make_pair):
     )
     assert problems[2] == (
         f"{single.image} has no mask. Expected single in {masks}, with or without one of the suffixes "
-        "_segmentation, _mask, -mask, _gt: add the mask or remove the image."
+        "_segmentation, _mask, -mask, _seg, -seg, _gt, _label: add the mask or remove the image."
     )
     assert problems[3] == (
         f"{orphan.mask} has no image. Expected an image with the same stem: add the image or remove the mask."
     )
     assert problems[4].startswith(f"{broken.image} cannot be read: ")
     assert problems[4].endswith("export it again, or remove the image together with its mask.")
-    assert problems[5] == (
+    assert problems[6] == (
         f"{other.mask} is 6 x 4 pixels, but its image {other.image} is 10 x 8. Expected equal sizes: export "
         "the mask at the size of its image."
     )
-    assert problems[6].startswith(f"{unmasked.mask} cannot be read: the file is empty. ")
+    assert problems[5].startswith(f"{unmasked.mask} cannot be read: the file is empty. ")
+
+
+def test_an_ending_that_all_masks_share_is_taken(tmp_path, make_pair):
+    for stem in ("a1", "a2", "b"):
+        make_pair(stem, suffix="_annotated_by_KL")
+    assert [sample.mask.stem for sample in scan(tmp_path)] == [
+        f"{stem}_annotated_by_KL" for stem in ("a1", "a2", "b")
+    ]
+
+
+def test_lost_leading_zeros_are_one_problem(tmp_path, make_pair):
+    for number in range(9):
+        make_pair(f"000{number}")
+    write_csv(tmp_path / "groups.csv", [{"id": number, "group": "p"} for number in range(1, 9)] +
+              [{"id": "0000", "group": "p"}])  # fmt: skip
+    with pytest.raises(DataError) as caught:
+        scan_folder(tmp_path / "images", tmp_path / "masks", tmp_path / "groups.csv")
+    assert "has lost the leading zeros of 8 ids (1 in place of 0001)" in str(caught.value)
+    assert "is not in" not in str(caught.value)
+
+
+def test_mistyped_ids_are_named_beside_the_images_that_lack_one(tmp_path, make_pair):
+    for name in ("one", "two"):
+        make_pair(name)
+    write_csv(tmp_path / "groups.csv", [{"id": "one", "group": "p"}, {"id": "tow", "group": "q"}])
+    with pytest.raises(DataError, match=r"1 ids in .*groups.csv belong to no image: tow\. Mistyped\?"):
+        scan_folder(tmp_path / "images", tmp_path / "masks", tmp_path / "groups.csv")
+
+
+def test_a_turned_image_is_not_called_too_small(tmp_path, make_pair):
+    sample = make_pair("a", side=20)
+    turned = Image.new("RGB", (20, 22), "brown")  # 22 x 20 once the orientation is applied
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "images" / "b.jpg", exif=exif)
+    Image.new("L", (20, 22)).save(tmp_path / "masks" / "b.png")
+    _, problems = read_pair(tmp_path / "images" / "b.jpg", tmp_path / "masks" / "b.png")
+    assert ["turned by its EXIF orientation" in problem for problem in problems] == [True]
+    _, problems = read_pair(sample.image, tmp_path / "masks" / "b.png")
+    assert "export the mask at the size of its image" in problems[0]
 
 
 def test_nothing_is_decoded_where_names_are_right(tmp_path, make_pair):

@@ -1,5 +1,7 @@
 """What networks have seen: lists that travel with them, and test images that must not be among them."""
 
+import base64
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -36,11 +38,38 @@ def brighter(image):
 def test_a_list_travels_in_a_folder(tmp_path):
     assert read_seen(tmp_path) == []
     images = [seen(name, image) for name, image in PICTURES.items()]
-    write_seen(tmp_path, images)
+    write_seen(tmp_path, images, private=True)
     assert read_seen(tmp_path) == images
 
 
-@pytest.mark.parametrize("content", ["{", "{}", "[3]", '{"images": [{"id": "a"}]}', '{"images": ["dd"]}'])
+def test_a_list_that_is_passed_on_holds_no_name_and_no_picture(tmp_path):
+    images = [seen(f"patient-{name}", image) for name, image in PICTURES.items()]
+    write_seen(tmp_path, images)
+    text = (tmp_path / "images.json").read_text()
+    assert "patient" not in text
+    assert len(text) < 250 * len(images) + 50
+    found = read_seen(tmp_path)
+    assert [image.sha256 for image in found] == sorted(image.sha256 for image in images)
+    for image in images:
+        grey = base64.b64decode(image.look)[32:]
+        assert not any(grey[start : start + 8] in base64.b64decode(other.look) for other in found
+                       for start in range(0, 1024, 8))  # fmt: skip
+    held = [seen("t1", PICTURES["a"]), seen("t2", brighter(PICTURES["b"]))]
+    copies = LeakSearch(held).copies(found)
+    assert set(copies) == {"t1", "t2"}
+    assert copies["t1"].startswith("= image ")
+    assert copies["t2"].startswith("~ image ")
+    write_seen(tmp_path, found)  # what was passed on is passed on once more
+    assert read_seen(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "{}", "[3]", "[" * 9999, '{"images": [{"id": "a"}]}', '{"images": ["dd"]}'),
+        '{"images": [{"sha256": "a", "print": "AAAA"}]}',
+    ],
+)
 def test_a_damaged_list_is_no_empty_list(tmp_path, content):
     (tmp_path / "images.json").write_text(content)
     with pytest.raises(DataError, match=r"images\.json is not a list of seen images"):
@@ -50,12 +79,12 @@ def test_a_damaged_list_is_no_empty_list(tmp_path, content):
 def test_a_generator_is_asked_with_its_manifest_and_its_base(tmp_path):
     for name in ("generator", "base"):
         (tmp_path / name).mkdir()
-    write_seen(tmp_path / "generator", [SeenImage("a", "1")])
+    write_seen(tmp_path / "generator", [SeenImage("a", "1")], private=True)
     write_seen(tmp_path / "base", [SeenImage("web", "9")])
     found = seen_by_generator(tmp_path / "generator", ["1", "2"], tmp_path / "base")
     assert found == {
         "the generator": [SeenImage("a", "1"), SeenImage("image 2", "2")],
-        "the generator's base": [SeenImage("web", "9")],
+        "the generator's base": [SeenImage("image 9", "9")],
     }
 
 

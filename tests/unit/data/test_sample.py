@@ -179,6 +179,18 @@ def test_too_many_pixels_are_refused_before_decoding(tmp_path, monkeypatch):
             read_image(path)
 
 
+def test_bytes_in_memory_are_read_like_a_file(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(path)
+    upload = Path("upload.png")  # no such file: only its name counts
+    assert np.array_equal(read_image(upload, path.read_bytes()), read_image(path))
+    for content, message in ((b"", "upload.png cannot be read: the file is empty"), (b"x", "not a PNG")):
+        with pytest.raises(DataError, match=message):
+            read_image(upload, content)
+    with pytest.raises(DataError, match="larger than 0 million pixels"):
+        read_image(upload, path.read_bytes(), most_pixels=15)
+
+
 def test_mask_at_full_scale_splits_at_128(tmp_path):
     path = save(tmp_path / "a.png", [[0, 1, 127, 128, 255]])
     mask = read_mask(path)

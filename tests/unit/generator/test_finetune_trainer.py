@@ -34,6 +34,7 @@ def data(base):
         masks=masks,
         text=torch.randn(2, 3, base.unet.config.cross_attention_dim, generator=rng),
         text_of=np.ones(5, int),
+        dropout=(0.0, 0.1),
     )
 
 
@@ -184,6 +185,7 @@ def test_the_prompt_of_an_image_names_its_look(base, make_config, tmp_path):
     assert looks.text_of.tolist() == [3, 1, 2, 3]
     torch.testing.assert_close(looks.text, embed_prompts(base, texts))
     plain = prepare(base, arrays, depths, config)
+    assert plain.dropout == (config.finetune.mask_dropout, config.finetune.depth_dropout)
     assert plain.text_of.tolist() == [1, 1, 1, 1]
     assert torch.equal(plain.text, looks.text[:2])
     settings = make_config(tmp_path, "finetune.prompt_dropout=0").finetune
@@ -207,11 +209,9 @@ def test_image_and_mask_turn_alike(view):
 
 
 def test_draws_belong_to_the_step_and_drop_what_they_should(data, make_config, tmp_path):
-    settings = make_config(
-        tmp_path, "finetune.mask_dropout=0.2", "finetune.depth_dropout=0.5", "finetune.prompt_dropout=0.3"
-    ).finetune
-    every = slice(0, 4000)
-    one, again, other = (draw(data, settings, 1000, 4000, (0, step))(every) for step in (7, 7, 8))
+    settings = make_config(tmp_path, "finetune.prompt_dropout=0.3").finetune
+    every, dropping = slice(0, 4000), dataclasses.replace(data, dropout=(0.2, 0.5))
+    one, again, other = (draw(dropping, settings, 1000, 4000, (0, step))(every) for step in (7, 7, 8))
 
     assert torch.equal(one.noise, again.noise)
     assert torch.equal(one.t, again.t)
@@ -224,8 +224,8 @@ def test_draws_belong_to_the_step_and_drop_what_they_should(data, make_config, t
 
 
 def test_a_batch_shows_image_mask_and_depth_in_one_view(data, make_config, tmp_path):
-    settings = make_config(tmp_path, "finetune.mask_dropout=0", "finetune.depth_dropout=0").finetune
-    drawn = draw(data, settings, 1000, 6, (0, 1))
+    settings = make_config(tmp_path).finetune
+    drawn = draw(dataclasses.replace(data, dropout=(0.0, 0.0)), settings, 1000, 6, (0, 1))
     whole, part = drawn(slice(0, 6)), drawn(slice(2, 5))
 
     assert part.clean.shape[0] == part.text.shape[0] == 3

@@ -9,7 +9,7 @@ from tests.unit.generator.test_counterparts import make_maker
 
 from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.data.cache import Arrays
-from mcpmix.generator.pair_source import OnTheFly, PairSource, Plan, effort, open_pairs, read_bank
+from mcpmix.generator.pair_source import OnTheFly, PairSource, Plan, effort, open_source, read_bank
 from mcpmix.generator.workers import Request, WorkerPool, make_filled
 
 FALLING = [0.08, 0.06, 0.04, 0.02, 0.0, 0.0]
@@ -256,7 +256,7 @@ def arrays():
 def test_what_is_missing_is_named_with_its_command(make_config, tmp_path, overrides, message):
     config = make_config(tmp_path, *overrides)
     with pytest.raises(DataError, match=message):
-        open_pairs(config, arrays(), 0, lambda _: np.array([0]))
+        open_source(config, arrays(), 0, lambda _: np.array([0]))
 
 
 @pytest.mark.parametrize(

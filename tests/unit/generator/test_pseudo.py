@@ -56,7 +56,7 @@ def stored(images, tmp_path):
 @pytest.fixture
 def marked(make_config, stored, tmp_path, monkeypatch):
     """Runs the stage, two images at a time."""
-    monkeypatch.setattr(pseudo, "load_judge", lambda *_: JUDGE)
+    monkeypatch.setattr(pseudo, "load_judge", lambda *_, **__: JUDGE)
     monkeypatch.setattr(pseudo, "_BATCH", 2)
     judge = Artifact(tmp_path, {"digest": "of the judge"})
 

@@ -9,8 +9,8 @@ from mcpmix.core.stage_folder import Artifact, read_artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
 from mcpmix.generator import synthesize
-from mcpmix.generator.bank import admitted_replicas, read_verified
-from mcpmix.generator.pair_source import open_pairs
+from mcpmix.generator.ledger import admitted_replicas, read_verified
+from mcpmix.generator.pair_source import open_source
 from mcpmix.networks.features import SmallFeatures, save_features
 from mcpmix.networks.weight_files import folder_digest
 from mcpmix.preflight import check
@@ -65,7 +65,7 @@ def test_masks_without_a_counterpart_are_told_and_trained_with_their_real_image(
     assert counts["without"] == [train.ids[place] for place in empty]
     assert empty, "two steps of training make no judge that would admit noise"
     assert any("training uses the real image" in message for message in listener.lines)
-    source = open_pairs(config, train, 0, lambda _: np.arange(len(train)), pairs=pairs)
+    source = open_source(config, train, 0, lambda _: np.arange(len(train)), pairs=pairs)
     taken = source.take(1, np.arange(len(train)))
     assert all(np.array_equal(taken[place], train.images[place]) for place in empty)
     assert all(not np.array_equal(taken[p], train.images[p]) for p in range(len(train)) if p not in empty)

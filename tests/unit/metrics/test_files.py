@@ -65,7 +65,7 @@ class TestOtherFiles:
             DataError, match=r"a\.jpg must be a hard mask, but is a mask blurred by JPEG"
         ) as error:
             read_mask(path)
-        assert "give one (threshold=0.5)" in str(error.value)
+        assert "--threshold 0.5; in Python threshold=0.5" in str(error.value)
 
     def test_a_jpeg_mask_with_a_threshold_is_the_mask(self, save):
         mask, altered = read_mask(save("a.jpg", quality=60), threshold=0.5)
@@ -205,3 +205,44 @@ class TestPairing:
             pair_files(tmp_path, tmp_path)
         with pytest.raises(DataError, match="no masks ending in '_x'"):
             pair_files(tmp_path, tmp_path, truth_ending="_x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY\x01\x00",
+        np.lib.format.magic(1, 0)
+        + b"\x50\x00"
+        + b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999, 99999), }".ljust(80),
+    ],
+)
+def test_arrays_that_are_empty_cut_or_claim_too_much(tmp_path, content):
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.npy cannot be read as an array"):
+        read_mask(path)
+
+
+def test_an_array_that_is_really_too_large(tmp_path):
+    path = tmp_path / "a.npy"
+    made = np.lib.format.open_memmap(path, "w+", np.uint8, (90_000, 1_000))
+    del made  # sparse on disk
+    with pytest.raises(DataError, match="more than 89 million values"):
+        read_mask(path)
+
+
+def test_photographs_beside_masks_are_not_taken_for_truth(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "set" / kind / "a.png")
+    with pytest.raises(DataError, match=r"Name the folder of masks itself: .*masks"):
+        pair_files(tmp_path / "set", tmp_path / "set" / "masks")
+
+
+def test_hints_name_the_options_of_the_command(tmp_path):
+    for kind, name in (("truth", "a_gt"), ("found", "a")):
+        (tmp_path / kind).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / kind / f"{name}.png")
+    with pytest.raises(DataError, match="--truth-ending, --prediction-ending"):
+        pair_files(tmp_path / "truth", tmp_path / "found")

@@ -22,7 +22,7 @@ from mcpmix.metrics import (
     summarise,
 )
 from mcpmix.metrics.contract import REGION_KEYS
-from mcpmix.metrics.statistics import Aggregate, aggregate
+from mcpmix.metrics.statistics import Aggregate, aggregate, paired_differences
 
 
 def test_mean_and_spread():
@@ -301,3 +301,32 @@ def test_agrees_with_the_whole_suite_on_one_image(batches):
     assert {key: accumulator.compute()[key] for key in REGION_KEYS} == {
         key: expected[key] for key in REGION_KEYS
     }
+
+
+def test_groups_of_one_image_are_images():
+    values = np.random.default_rng(0).normal(1, 2, (20, 2))
+    alone = bootstrap_intervals(values, groups=[f"g{n:02d}" for n in range(20)])
+    np.testing.assert_allclose(alone, bootstrap_intervals(values))
+
+
+def test_the_interval_over_groups_by_hand():
+    """Two groups of two values: the mean of a resample is 1, 2 or 3, each extreme one time in four."""
+    values, groups = np.array([[1.0], [1.0], [3.0], [3.0]]), ["a", "a", "b", "b"]
+    np.testing.assert_allclose(bootstrap_intervals(values, groups=groups), [[1, 3]])
+    assert np.isnan(bootstrap_intervals(values, groups=["a"] * 4)).all()
+    # A group is as heavy as its defined images: a mean over images, not of group means.
+    uneven = np.array([[0.0], [0.0], [0.0], [8.0], [np.nan]])
+    found = bootstrap_intervals(uneven, groups=["a", "a", "a", "b", "b"], confidence=0.2)
+    np.testing.assert_allclose(found, [[2, 2]])
+
+
+def test_differences_of_a_comparison():
+    first, second = (
+        np.array([[5.0, 1.0], [7.0, 1.0], [9.0, np.nan]]),
+        np.array([[4.0, 1.0], [5.0, 1.0], [6.0, 1.0]]),
+    )
+    better, same = paired_differences(first - second, ["a", "b", "b"])
+    assert (better.n, better.mean, better.effect) == (3, 2.0, 1.0)
+    assert better.low >= 1
+    assert (better.group_low, better.group_high) == (1.0, 2.5)
+    assert (same.n, same.mean, same.p) == (2, 0.0, 1.0)

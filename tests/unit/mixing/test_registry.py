@@ -14,6 +14,7 @@ from mcpmix.mixing.registry import (
     build_strategy,
     setting_problems,
     strategy_needs_pairs,
+    strategy_needs_set,
     typed_settings,
     unlabelled_source,
 )
@@ -32,6 +33,7 @@ def learnable_batch(strategy):
         plain.ids,
         unlabelled=0.5 * brighter.flip(0) if strategy.source else None,
         pseudo_masks=plain.masks.flip(0) if strategy.source == "pseudo-masks" else None,
+        labelled_set=(0.5 * brighter.flip(0), plain.masks.flip(0)) if strategy.needs_set else None,
     )
 
 
@@ -110,7 +112,7 @@ def test_draws_come_from_the_given_stream_only(name):
         assert any(not torch.equal(other, first[0]) for other in first[1:])
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name.startswith(("full-sup", "mcpmix"))])
+@pytest.mark.parametrize("name", ["full-sup", *(name for name in STRATEGIES if name.startswith("mcpmix"))])
 def test_targets_are_the_hard_masks_and_weights_sum_to_one(name):
     strategy = build_strategy(name, **settings_for(name))
     strategy.set_epoch(1)
@@ -149,7 +151,12 @@ def test_a_name_tells_what_is_taken_of_unlabelled_images():
     }
 
 
-@pytest.mark.parametrize("ask", [strategy_needs_pairs, unlabelled_source])
+def test_a_name_tells_whether_a_labelled_set_is_needed():
+    sets = {name for name in STRATEGIES if strategy_needs_set(name)}
+    assert sets == {"controlpolypnet", "gensrrfi", "satsynth"}
+
+
+@pytest.mark.parametrize("ask", [strategy_needs_pairs, strategy_needs_set, unlabelled_source])
 def test_needs_of_an_unknown_name(ask):
     with pytest.raises(ConfigError, match="no strategy 'mixupp'"):
         ask("mixupp")

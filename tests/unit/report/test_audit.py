@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mcpmix.data.audit import Audit, inspect_all
+from mcpmix.data.audit import Audit
+from mcpmix.data.facts import inspect_all
 from mcpmix.data.sample import Sample
 from mcpmix.report.audit import as_lines, as_page
 

@@ -96,8 +96,10 @@ def test_the_best_is_the_highest_share_and_the_lowest_distance(columns, best):
 
 
 def test_ties_are_all_best_and_a_lone_arm_is_not():
-    tied = dsc_table({("full-sup", 0): 70.0, ("mcpmix", 0): 70.0, ("mcpmix-rla", 0): math.nan})
+    tied = dsc_table({("full-sup", 0): 70.0, ("mcpmix", 0): 70.0, ("mcpmix-rla", 0): 60.0})
     assert [cell["best"] for cell in cells(tied).values()] == [True, True, False]
+    level = dsc_table({("full-sup", 0): 0.0, ("mcpmix", 0): 0.0, ("mcpmix-rla", 0): math.nan})
+    assert not any(cell["best"] for cell in cells(level).values())  # zeros beside zeros are no success
     alone = dsc_table({("full-sup", 0): 70.0})
     assert not cells(alone)["full-sup"]["best"]
     assert alone["reference"] is None

@@ -1,4 +1,34 @@
-from mcpmix.segmenter.arms import arm_strategy, check_arms
+import pytest
+
+from mcpmix.segmenter.arms import (
+    arm_strategy,
+    check_arms,
+    needs_base,
+    needs_generator,
+    needs_judge,
+    needs_set,
+    takes_pairs,
+)
+
+
+@pytest.mark.parametrize(
+    ("arm", "needs"),
+    [
+        ("full-sup", set()),
+        ("full-sup-strong", set()),
+        ("append", {takes_pairs, needs_generator, needs_base}),
+        ("gensrrfi", {needs_generator, needs_base, needs_set}),
+        ("satsynth", {needs_base, needs_set}),
+        ("controlpolypnet", {needs_base, needs_set, needs_judge}),
+        ("pseudo-label", set()),
+    ],
+)
+def test_what_an_arm_needs(make_config, tmp_path, arm, needs):
+    config = make_config(tmp_path, f"data.unlabelled={tmp_path}")
+    asked = (takes_pairs, needs_generator, needs_base, needs_judge)
+    found = {ask for ask in asked if ask(config, arm)} | ({needs_set} if needs_set(arm) else set())
+    assert found == needs
+    assert not needs_judge(make_config(tmp_path), arm)  # without unlabelled images
 
 
 def test_settings_of_the_section_rla_reach_the_gates(make_config, tmp_path):

@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -87,8 +88,11 @@ def test_backbones_agree_with_torch_at_any_size(name, exported, images):
     assert agreement.flipped == 0
 
 
-def test_facts_travel_with_the_file(exported):
+def test_facts_travel_with_the_file_and_no_path_of_this_machine(exported):
     segmenter, file, _ = exported("segformer")
+    content = file.read_bytes()
+    for text in (str(Path(torch.__file__).parent), str(Path(onnx.__file__).parent), "site-packages", ".py"):
+        assert text.encode() not in content
     session = onnxruntime.InferenceSession(file)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["mcpmix"])
     assert (facts["name"], facts["variant"]) == ("segformer", "nano")
@@ -214,7 +218,7 @@ def test_a_network_that_cannot_be_expressed(images, tmp_path, monkeypatch):
     monkeypatch.setattr(
         onnx,
         "load_segmenter",
-        lambda _: Predictor(Branching(), {"size": 8, "name": "own:Branching", "variant": "x"}),
+        lambda *_, **__: Predictor(Branching(), {"size": 8, "name": "own:Branching", "variant": "x"}),
     )
     with pytest.raises(ModelError, match=r"own:Branching x cannot be expressed in ONNX: .*branches on the"):
         export_segmenter(tmp_path, tmp_path / "m.onnx", verify=images)

@@ -142,18 +142,45 @@ def test_weights_of_another_architecture(tmp_path):
         mcpmix.load_segmenter(tmp_path)
 
 
+UNET = {"name": "unet", "variant": "resnet18", "size": 8}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[]", "does not say name, variant, size: it is not of a segmenter"),
         (json.dumps({"name": "unet", "variant": "resnet18"}), "does not say size"),
         ("{", r"config\.json is damaged"),
+        ("[" * 100_000, "nested too deeply"),
+        (json.dumps({"name": 1, "variant": [], "size": 64}), r"name is '1', expected a text\n  - variant is"),
+        (json.dumps({"name": "unet", "variant": "resnet18", "size": 10**9}), "expected whole pixels up to"),
+        (json.dumps({"name": "unet", "variant": "resnet18", "size": True}), "expected whole pixels up to"),
+        (json.dumps({**UNET, "options": {"decoder_channels": 3}}), "variant|does not describe a network"),
+        (json.dumps({**UNET, "options": {"decoder_channels": [2**17] * 5}}), "is not of a unet resnet18"),
+        (json.dumps({"name": "os:abort", "variant": "", "size": 8}), "os:abort, which would be imported"),
     ],
 )
 def test_configurations_that_are_none(text, message, tmp_path):
     (make(tmp_path, 1.0) / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises((ModelError, ConfigError), match=message):
         mcpmix.load_segmenter(tmp_path)
+
+
+def test_code_that_a_folder_names_runs_only_if_it_is_trusted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "trojan.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
+    make(tmp_path / "s", 1.0)
+    (tmp_path / "s" / "config.json").write_text(
+        json.dumps({"name": "trojan:Horse", "variant": "", "size": 8})
+    )
+    for trust in (False, "mine:Own"):
+        with pytest.raises(ModelError, match=r"trojan:Horse, which would be imported and run.*--trust"):
+            mcpmix.load_segmenter(tmp_path / "s", trust=trust)
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(ConfigError, match="cannot import 'trojan:Horse'"):
+        mcpmix.load_segmenter(tmp_path / "s", trust=True)
+    assert (tmp_path / "ran").exists()
 
 
 # --- whole folders ----------------------------------------------------------------------------------------
@@ -213,9 +240,24 @@ def test_only_new_and_changed_images_are_segmented_again(segmenter, tmp_path):
         make_image(tmp_path / "in" / f"{name}.png")
     assert predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu") == (3, 0)
     make_image(tmp_path / "in" / "d.png")
-    later = (tmp_path / "out" / "masks" / "b.png").stat().st_mtime_ns + 10**9
-    os.utime(tmp_path / "in" / "b.png", ns=(later, later))
-    assert predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu") == (2, 2)
+    os.utime(tmp_path / "in" / "b.png")  # newer, but the same
+    assert predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu") == (1, 3)
+
+
+def test_what_counts_is_the_content_of_images_and_results(segmenter, tmp_path):
+    for name in "abcd":
+        make_image(tmp_path / "in" / f"{name}.png")
+    predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu")
+    masks = tmp_path / "out" / "masks"
+    before = {path.name: path.read_bytes() for path in masks.iterdir()}
+    Image.fromarray(np.full((9, 7, 3), 90, np.uint8)).save(tmp_path / "in" / "a.png")
+    os.utime(tmp_path / "in" / "a.png", (1, 1))  # another image, older than its result
+    (masks / "b.png").write_bytes(b"")
+    Image.new("L", (4, 4)).save(masks / "c.png")
+    assert predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu") == (3, 1)
+    assert read(masks / "a.png").shape == (9, 7)
+    assert [(masks / f"{name}.png").read_bytes() == before[f"{name}.png"] for name in "bcd"] == [True] * 3
+    assert predict_files(segmenter, tmp_path / "in", tmp_path / "out", device="cpu") == (0, 4)
 
 
 def test_further_results_are_added(segmenter, tmp_path):
@@ -283,8 +325,10 @@ def test_threshold_out_of_range(segmenter, tmp_path, threshold):
 
 
 def test_folder_without_images(segmenter, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(DataError, match="holds no images"):
-        predict_files(segmenter, tmp_path, tmp_path / "out")
+        predict_files(segmenter, empty, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("size", "width"), [(9, 1), (1024, 4)])
@@ -295,3 +339,13 @@ def test_outline_is_just_outside_the_lesion_and_wider_in_large_images(size, widt
     drawn = (outlined(image, distance <= 2) != 7).any(axis=2)
     assert np.array_equal(drawn, (distance > 2) & (distance <= 2 + width))
     assert (image == 7).all()
+
+
+@pytest.mark.parametrize("inside", ["", "results"])
+def test_results_never_lie_among_the_images(tmp_path, inside):
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (32, 32)).save(images / "a.png")
+    with pytest.raises(StorageError, match="a second call would segment its own masks"):
+        predict_files(make(tmp_path / "s", 1.0), images, images / inside)
+    assert [path.name for path in images.iterdir()] == ["a.png"]

@@ -154,16 +154,18 @@ def test_an_arm_is_trained_again_only_if_it_uses_what_changed(make_config, tmp_p
         ("mean-teacher", {"unlabelled"}),
         ("pseudo-label", {"pseudo"}),
         ("pseudo-label-mcpmix", {"pseudo", "pairs"}),
+        ("satsynth", {"labelled_set"}),
     ],
 )
 def test_an_arm_depends_on_the_artefacts_that_it_reads(make_config, tmp_path, arm, reads):
-    config, parts = make_config(tmp_path), ("dataset", "pairs", "unlabelled", "pseudo")
+    config, parts = make_config(tmp_path), ("dataset", "pairs", "unlabelled", "pseudo", "labelled_set")
     made = {part: Artifact(tmp_path, {"digest": part}) for part in parts}
     key, other = train.key(config, Inputs(**made), arm, 0), Artifact(tmp_path, {"digest": "other"})
     changed = {part for part in parts if train.key(config, Inputs(**{**made, part: other}), arm, 0) != key}
     assert changed == {"dataset"} | reads
     for part in reads - {"pairs"}:
-        with pytest.raises(DataError, match=rf"{arm} .*data\.unlabelled"):
+        remedy = "mcpmix run" if part == "labelled_set" else r"data\.unlabelled"
+        with pytest.raises(DataError, match=rf"{arm} .*{remedy}"):
             train.key(config, Inputs(**{**made, part: None}), arm, 0)
 
 

@@ -1,0 +1,265 @@
+"""A grid from its plan to its results: what is there, what it will take, and the work itself."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from statistics import median
+
+import torch
+
+from mcpmix.bench.cells import (
+    Made,
+    Scored,
+    epochs_done,
+    find_cell,
+    make_group,
+    make_transfer,
+    read_group,
+    read_pace,
+    run_cell,
+)
+from mcpmix.bench.engines import Engine, jobs_here
+from mcpmix.bench.plan import Cell, Plan, Task
+from mcpmix.config import Config
+from mcpmix.core.device import setup
+from mcpmix.core.errors import StorageError
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.stage_folder import Artifact, locked, read_artifact, storage_errors, write_json
+from mcpmix.estimates import estimate_bytes
+from mcpmix.networks.loss import segmentation_loss
+from mcpmix.networks.segmenter import build_segmenter
+from mcpmix.preflight import require_settings
+from mcpmix.segmenter.arms import needs_pairs
+
+_GRID = "grid.json"
+_FAILURES = "failures.json"
+_PROBE_STEPS = 3  # of the training step that is timed; the first one warms up and does not count
+
+
+@dataclass
+class Outcome:
+    """What a grid has made: groups and cells by name, and why others failed."""
+
+    groups: dict[str, Made] = field(default_factory=dict)
+    transfer: dict[str, Artifact] = field(default_factory=dict)
+    cells: dict[Cell, Scored] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def claimed(plan: Plan) -> Iterator[None]:
+    """Hold the folder of a grid: for one driver, and for the results of one grid.
+
+    Raises:
+        StorageError: another driver works there, or the folder holds something else.
+    """
+    with locked(plan.out):
+        path = plan.out / _GRID
+        if path.exists():
+            held = json.loads(path.read_text(encoding="utf-8")).get("name")
+            if held != plan.grid.name:
+                raise StorageError(
+                    f"{plan.out} holds the results of the grid {held}, not of {plan.grid.name}. Choose "
+                    "another folder with --out."
+                )
+        elif plan.out.is_dir() and any(plan.out.iterdir()):
+            raise StorageError(
+                f"{plan.out} is not empty and holds no results of a grid. Choose another folder with --out."
+            )
+        with storage_errors(plan.out):
+            plan.out.mkdir(parents=True, exist_ok=True)
+            write_json(path, plan.grid.model_dump(mode="json"))
+        yield
+
+
+def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome:
+    """Make all groups, then all cells that are not finished; a failure is noted and the others go on."""
+    for config in {id(task.config): task.config for task in plan.cells.values()}.values():
+        require_settings(config)
+    found = Outcome()
+    failures = plan.out / _FAILURES
+    failures.unlink(missing_ok=True)
+
+    def note(name: str, error: BaseException) -> None:
+        found.failures[name] = f"{type(error).__name__}: {error}"
+        progress.say(f"{name} failed: {error}")
+        write_json(failures, found.failures)
+
+    groups = {name: partial(make_group, group) for name, group in plan.groups.items()}
+    for name, made in engine.run(groups, progress, wide=True):
+        if isinstance(made, BaseException):
+            note(f"inputs {name}", made)
+        else:
+            found.groups[name] = made
+    sets = {name: partial(make_transfer, config) for name, config in plan.transfer.items()}
+    for name, tested in engine.run(sets, progress, wide=True) if sets else ():
+        if isinstance(tested, BaseException):
+            note(f"transfer {name}", tested)
+        else:
+            found.transfer[name] = tested
+
+    todo = {}
+    for cell, task in plan.cells.items():
+        inputs = found.groups.get(task.group)
+        if inputs is None:
+            note(cell.name, RuntimeError(f"its inputs {task.group} failed"))
+            continue
+        home = plan.home(cell)
+        scored = find_cell(task.config, inputs, task.arm, cell.seed, found.transfer, home)
+        if scored is not None:
+            found.cells[cell] = scored
+        else:
+            todo[cell.name] = partial(
+                run_cell, task.config, inputs, task.arm, cell.seed, found.transfer, home
+            )
+    names = {cell.name: cell for cell in plan.cells}
+    with progress.track("cells", len(plan.cells), len(plan.cells) - len(todo)) as advance:
+        for name, outcome in engine.run(todo, progress) if todo else ():
+            if isinstance(outcome, BaseException):
+                note(name, outcome)
+            else:
+                found.cells[names[name]] = outcome
+            advance(1, name)
+    return found
+
+
+# --- before and during the work -----------------------------------------------------------------------------
+
+
+def look(plan: Plan) -> Outcome:
+    """What is finished, without any work, and what has failed in the last run."""
+    found = Outcome()
+    found.groups = {name: made for name, group in plan.groups.items() if (made := read_group(group))}
+    tested = {name: read_artifact(config.folder / "tested") for name, config in plan.transfer.items()}
+    found.transfer = {name: item for name, item in tested.items() if item is not None}
+    for cell, task in plan.cells.items():
+        made = found.groups.get(task.group)
+        scored = find_cell(task.config, made, task.arm, cell.seed, tested, plan.home(cell))
+        if scored is not None:
+            found.cells[cell] = scored
+    try:
+        found.failures = json.loads((plan.out / _FAILURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found.failures = {}
+    return found
+
+
+def status_rows(plan: Plan) -> list[list[str]]:
+    """Heading and a row for each method in each place of the grid: how its seeds stand."""
+    found = look(plan)
+    rows = [["data", "labels", "generator", "segmenter", "method", "finished", "begun", "failed"]]
+    places: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in plan.cells:
+        places.setdefault((*cell.place, cell.method), []).append(cell)
+    for place, cells in places.items():
+        finished = sum(cell in found.cells for cell in cells)
+        begun = [
+            f"seed {cell.seed}: {done}/{_epochs(plan.cells[cell].config)}"
+            for cell in cells
+            if cell not in found.cells and (done := epochs_done(plan.home(cell)))
+        ]
+        failed = sum(cell.name in found.failures for cell in cells if cell not in found.cells)
+        rows.append([*place, f"{finished}/{len(cells)}", ", ".join(begun), str(failed or "")])
+    return rows
+
+
+def forecast(plan: Plan) -> list[str]:
+    """What a run would do: cells, what is reused, and about how much time and disk the rest takes."""
+    found = look(plan)
+    todo = {cell: task for cell, task in plan.cells.items() if cell not in found.cells}
+    lines = [
+        f"{len(plan.cells)} cells: {len(found.cells)} finished and reused, {len(todo)} to train "
+        f"({sum(1 for cell in todo if epochs_done(plan.home(cell)))} of them begun)",
+        f"{len(plan.groups)} input groups: {len(found.groups)} ready, "
+        f"{len(plan.groups) - len(found.groups)} to make"
+        + "".join(f"\n  {name}" for name in plan.groups if name not in found.groups),
+    ]
+    need = 0.0
+    for name, group in plan.groups.items():
+        arms = [task.arm for task in todo.values() if task.group == name]
+        train = group.config.train.model_copy(update={"arms": tuple(arms), "seeds": (0,)})
+        images = _images(found.groups.get(name))
+        if arms and (images is not None or group.config.data.source == "phantom"):
+            need += estimate_bytes(group.config.model_copy(update={"train": train}), images)
+    lines.append(f"disk: about {need / 1e9:.2f} GB, as far as the data sets are known")
+    return [*lines, _time_line(plan, found, todo)]
+
+
+def _time_line(plan: Plan, found: Outcome, todo: Mapping[Cell, Task]) -> str:
+    """About how long the trainings take: by the pace of finished ones, else of a step that is timed now."""
+    paces: dict[tuple[str, str], list[float]] = {}
+    for cell in found.cells:
+        if (pace := read_pace(plan.home(cell))) is not None:
+            paces.setdefault((cell.segmenter, cell.method), []).append(pace)
+    timed: dict[str, float] = {}
+    seconds, unknown = 0.0, 0
+    for cell, task in todo.items():
+        steps = _steps(task.config, plan, task.group, found)
+        if steps is None:
+            unknown += 1
+            continue
+        key = (cell.segmenter, cell.method)
+        if key in paces:
+            pace = median(paces[key])
+        else:
+            if cell.segmenter not in timed:
+                timed[cell.segmenter] = _probe(task.config, plan.grid.engine.cpus)
+            # A counterpart for each image: twice the images in a step.
+            pace = timed[cell.segmenter] * (2 if needs_pairs(task.arm) else 1)
+        left = 1 - epochs_done(plan.home(cell)) / _epochs(task.config)
+        seconds += pace * steps * left
+    jobs = jobs_here(plan.grid.engine, next(iter(plan.groups.values())).config.runtime)
+    more = f"; {unknown} cells whose images are not counted yet come on top" if unknown else ""
+    return (
+        f"time: about {timedelta(seconds=round(seconds))} of training, "
+        f"{timedelta(seconds=round(seconds / jobs))} with {jobs} cells side by side on this machine; input "
+        f"groups and evaluation come on top{more}"
+    )
+
+
+def _probe(config: Config, threads: int) -> float:
+    """Seconds of a training step on real images, measured on noise."""
+    wanted, runtime = config.segmenter, config.runtime
+    device = setup(runtime.device, runtime.precision, threads, runtime.deterministic).device
+    network = build_segmenter(wanted.name, wanted.variant, options=wanted.options).to(device)
+    shape = (config.train.batch_size, 3, config.data.size, config.data.size)
+    images = torch.rand(shape, device=device)
+    masks = (images[:, :1] > 0.5).float()
+    start = 0.0
+    for step in range(_PROBE_STEPS):
+        start = time.monotonic() if step == 1 else start
+        segmentation_loss(network(images), masks).backward()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.monotonic() - start) / (_PROBE_STEPS - 1)
+
+
+def _steps(config: Config, plan: Plan, group: str, found: Outcome) -> int | None:
+    """Optimiser steps of a cell; None while its training images are not counted."""
+    data = plan.groups[group].config.data
+    images = _images(found.groups.get(group))
+    if images is not None:
+        count = images["train"]
+    elif data.source == "phantom":
+        count = data.phantom.train_patients * data.phantom.frames_per_patient
+    elif data.labelled is not None:
+        count = data.labelled
+    else:
+        return None
+    return _epochs(config) * math.ceil(count / config.train.batch_size)
+
+
+def _images(made: Made | None) -> dict[str, int] | None:
+    if made is None:
+        return None
+    counts = next(iter(made.inputs.values())).dataset.manifest["counts"]
+    return {part: int(counts.get(part, 0)) for part in ("train", "validation", "test", "known")}
+
+
+def _epochs(config: Config) -> int:
+    return config.train.epochs + config.train.tail_epochs

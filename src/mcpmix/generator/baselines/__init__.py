@@ -1,0 +1,1 @@
+"""Generative baselines: stages that make synthetic images with masks of their own."""

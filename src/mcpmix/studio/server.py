@@ -1,0 +1,398 @@
+"""The studio's pages and answers, and the server around them."""
+
+import json
+import secrets
+import socket
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import APIRouter, Body, FastAPI, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from mcpmix import __version__
+from mcpmix.core.errors import DataError, McpmixError, StorageError
+from mcpmix.core.pixels import Pixels
+from mcpmix.core.stage_folder import digest_of
+from mcpmix.data.sample import read_image, read_mask
+from mcpmix.studio import results
+from mcpmix.studio.blind import BlindTests, place_of_picture
+from mcpmix.studio.guard import LOOPBACK, App, Guard, TooLargeError
+from mcpmix.studio.pairs import BankView, Filter, Tried, to_csv
+from mcpmix.studio.pictures import Thumbnails, inside, read_depth, read_sample, small_sample, to_png
+from mcpmix.studio.predictions import MOST_BYTES, Predictions, segmenters_of
+from mcpmix.studio.runs import Runs, RunView, flat
+
+_STATIC = Path(__file__).parent / "static"
+_MOST_BANKS = 2  # kept in memory
+_PORTS = 20  # ports that are tried if the first one is taken
+
+Text = Annotated[str, Query(max_length=500)]
+
+
+class Studio:
+    """All that answers share.
+
+    Args:
+        folder: with runs below it.
+        read_only: whether nothing may be written: no judgements, no thumbnails.
+    """
+
+    def __init__(self, folder: Path, token: str, *, read_only: bool = False) -> None:
+        if not folder.is_dir():
+            raise StorageError(f"{folder} is not a folder. Expected one with runs below it, such as runs/.")
+        self.runs, self.token, self.read_only = Runs(folder), token, read_only
+        self.named = str(folder)  # as the user knows it
+        self.thumbnails = Thumbnails(None if read_only else self.runs.folder / ".studio" / "thumbnails")
+        self.predictions, self.blind = Predictions(self.runs), BlindTests()
+        self._banks: OrderedDict[str, BankView] = OrderedDict()
+        self._lock = Lock()
+        self._pages = Environment(
+            loader=PackageLoader("mcpmix.studio"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._pages.filters["time"] = _time
+
+    def page(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
+        """A page; all that it shows is escaped."""
+        shared = {"token": self.token, "read_only": self.read_only, "version": __version__}
+        text = self._pages.get_template(template).render({**shared, "run": None, **values})
+        return HTMLResponse(text, status)
+
+    def bank(self, run: RunView) -> BankView:
+        """The bank of a run with all rows that are there by now."""
+        with self._lock:
+            bank = self._banks.setdefault(run.id, BankView(run))
+            self._banks.move_to_end(run.id)
+            while len(self._banks) > _MOST_BANKS:
+                self._banks.popitem(last=False)
+        bank.run = run
+        bank.refresh()
+        return bank
+
+    def require_writing(self) -> None:
+        """Raise a StorageError if nothing may be written."""
+        if self.read_only:
+            raise StorageError("The studio was started with --read-only, so nothing can be judged.")
+
+    def thumbnail(self, bank: BankView, image: Tried) -> tuple[str, Any]:
+        """Key of a counterpart's thumbnail, and what reads its pixels."""
+        return digest_of([image.digest, image.file, bank.run.name]), lambda: synthetic(bank, image.number)
+
+    def real_thumbnail(self, bank: BankView, name: str) -> tuple[str, Any]:
+        """The same for a real image."""
+        record = bank.records[name]
+        return digest_of([record.image_sha256]), lambda: read_sample(record, "image")
+
+    def all_thumbnails(self, bank: BankView) -> Iterator[tuple[str, Any]]:
+        """Those of a bank in the order of the wall."""
+        records, last = bank.records, ""
+        for image in list(bank.images):
+            if image.parent != last and image.parent in records:
+                yield self.real_thumbnail(bank, image.parent)
+            last = image.parent
+            yield self.thumbnail(bank, image)
+
+
+def synthetic(bank: BankView, number: int) -> Pixels:
+    """A counterpart, wherever its bank is by now."""
+    file = bank.images[number].file
+    folder = bank.run.folder / "pairs"
+    return read_image(inside(folder if folder.exists() else bank.run.folder / "pairs.partial", file))
+
+
+def _png(pixels: Pixels) -> Response:
+    return Response(to_png(pixels), media_type="image/png", headers={"cache-control": "private, max-age=600"})
+
+
+def _time(seconds: float | None) -> str:
+    """A duration in one unit."""
+    if seconds is None:
+        return "–"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+# --- pages ----------------------------------------------------------------------------------------------
+
+
+def pages(studio: Studio) -> APIRouter:
+    """What a person opens."""
+    router, runs = APIRouter(), studio.runs
+
+    @router.get("/")
+    def index() -> Response:
+        return studio.page("runs.html", runs=runs.all(), folder=studio.named)
+
+    @router.get("/table")
+    def table() -> Response:
+        return studio.page("runs_table.html", runs=runs.all())
+
+    @router.get("/compare")
+    def compare(run: Annotated[list[str], Query(max_length=20)]) -> Response:
+        chosen = [runs.get(identity) for identity in run]
+        settings = [dict(flat(each.config)) for each in chosen]
+        names = sorted({name for found in settings for name in found} - {"output"})
+        rows = [(name, [found.get(name, "–") for found in settings]) for name in names]
+        differing = [(name, values) for name, values in rows if any(value != values[0] for value in values)]
+        return studio.page("compare.html", chosen=chosen, rows=differing)
+
+    @router.get("/runs/{run}")
+    def one(run: str) -> Response:
+        return studio.page("run.html", run=runs.get(run))
+
+    @router.get("/runs/{run}/flow")
+    def flow(run: str) -> Response:
+        return studio.page("run_flow.html", run=runs.get(run))
+
+    @router.get("/runs/{run}/pairs")
+    def wall(run: str) -> Response:
+        found = runs.get(run)
+        bank = studio.bank(found)
+        studio.thumbnails.prepare(studio.all_thumbnails(bank))
+        finished = found.artifact("pairs") is not None
+        return studio.page("pairs.html", run=found, choices=bank.choices(), finished=finished)
+
+    @router.get("/runs/{run}/blind")
+    def blind(run: str) -> Response:
+        return studio.page("blind.html", run=runs.get(run))
+
+    @router.get("/runs/{run}/training")
+    def training(run: str) -> Response:
+        found = runs.get(run)
+        arms = results.named_arms(found)
+        colours = {arm.name: [arm.label, arm.colour] for arm in arms}
+        return studio.page("training.html", run=found, arms=arms, colours=colours)
+
+    @router.get("/runs/{run}/results")
+    def result(run: str) -> Response:
+        found = runs.get(run)
+        shown: list[tuple[str, Any]] = []
+        report = found.artifact("report")
+        if report is not None:
+            content = json.loads((report / "table.json").read_text(encoding="utf-8"))
+            shown = [("Test images", content)]
+            shown += [("New images of known groups", content["known"])] if "known" in content else []
+        from mcpmix.report.tables import spread_text  # its statistics take a second to load
+
+        arms = results.named_arms(found)
+        return studio.page("results.html", run=found, tables=shown, spread=spread_text, arms=arms)
+
+    @router.get("/try")
+    def try_it() -> Response:
+        found = [segmenter for run in runs.all() for segmenter in segmenters_of(run)]
+        return studio.page("try.html", segmenters=found, most_bytes=MOST_BYTES)
+
+    return router
+
+
+# --- answers to the script ------------------------------------------------------------------------------
+
+
+def answers(studio: Studio) -> APIRouter:
+    """What the script of the pages asks for."""
+    router, runs = APIRouter(), studio.runs
+
+    @router.get("/api/runs/{run}/pairs")
+    def pairs(
+        run: str,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1)] = 100,
+        state: Text = "",
+        reason: Text = "",
+        group: Text = "",
+        prompt: Annotated[str, Query(max_length=2000)] = "",
+        text: Text = "",
+        score: Text = "",
+        low: float = float("-inf"),
+        high: float = float("inf"),
+    ) -> Response:
+        wanted = Filter(state, reason, group, prompt, text, score, low, high)
+        return JSONResponse(studio.bank(runs.get(run)).page(wanted, offset, limit))
+
+    @router.get("/api/runs/{run}/pairs/{number}")
+    def pair(run: str, number: int) -> Response:
+        return JSONResponse(_of_bank(studio.bank(runs.get(run)), number).detail(number))
+
+    @router.post("/api/runs/{run}/pairs/{number}/verdict")
+    def judge(
+        run: str,
+        number: int,
+        who: Annotated[str, Body(max_length=100)],
+        verdict: Annotated[str, Body(max_length=20)],
+        word: Annotated[str, Body(max_length=500)] = "",
+    ) -> Response:
+        studio.require_writing()
+        bank = _of_bank(studio.bank(runs.get(run)), number)
+        bank.book.judge(bank.row(number), who, verdict, word)
+        return JSONResponse(bank.detail(number))
+
+    @router.get("/runs/{run}/review.csv")
+    def export(run: str) -> Response:
+        text = to_csv(studio.bank(runs.get(run)).book.rows())
+        name = {"content-disposition": 'attachment; filename="review.csv"'}
+        return Response(text, media_type="text/csv; charset=utf-8", headers=name)
+
+    @router.post("/api/runs/{run}/blind")
+    def start(run: str, who: Annotated[str, Body(max_length=100)], count: Annotated[int, Body()]) -> Response:
+        studio.require_writing()
+        name = studio.blind.start(studio.bank(runs.get(run)), who, count)
+        return JSONResponse({"test": name, "count": len(studio.blind.get(name).shown)})
+
+    @router.get("/api/blind/{test}/{picture}")
+    def blind_picture(test: str, picture: str) -> Response:
+        found, place = studio.blind.get(test), place_of_picture(picture)
+        if place > len(found.answers):
+            raise KeyError(picture)  # not its turn yet
+        return _png(found.picture(place))
+
+    @router.post("/api/blind/{test}/{place}")
+    def answer(test: str, place: int, real: Annotated[bool, Body(embed=True)]) -> Response:
+        studio.require_writing()
+        return JSONResponse(studio.blind.get(test).answer(place, real))
+
+    @router.get("/api/runs/{run}/logs")
+    def logs(run: str, known: Annotated[str, Query(max_length=20_000)] = "") -> Response:
+        marks = dict(part.rsplit("=", 1) for part in known.split(",") if "=" in part)
+        found = runs.get(run)
+        return JSONResponse({"state": found.state[0], "cells": results.new_rows(found, marks)})
+
+    @router.get("/api/runs/{run}/scores")
+    def scores(run: str, part: Text = "test", metric: Text = "dsc", seed: Text = "") -> Response:
+        return JSONResponse(results.image_scores(runs.get(run), part, metric, seed))
+
+    @router.post("/api/predict")
+    async def predict(request: Request, segmenter: Text, name: Text = "") -> Response:
+        content = await request.body()
+        from fastapi.concurrency import run_in_threadpool
+
+        found = await run_in_threadpool(studio.predictions.predict, segmenter, content, name)
+        return JSONResponse(found)
+
+    return router
+
+
+def _of_bank(bank: BankView, number: int) -> BankView:
+    if not 0 <= number < len(bank.images):
+        raise KeyError(number)
+    return bank
+
+
+# --- pictures -------------------------------------------------------------------------------------------
+
+
+def pictures(studio: Studio) -> APIRouter:
+    """Pictures, found by run and id or number; no path is made from a request."""
+    router, runs = APIRouter(), studio.runs
+
+    @router.get("/runs/{run}/thumbnail")
+    def thumbnail(run: str, number: int = -1, id: Text = "") -> Response:
+        bank = studio.bank(runs.get(run))
+        if id:
+            key, read = studio.real_thumbnail(bank, id)
+        else:
+            key, read = studio.thumbnail(bank, _of_bank(bank, number).images[number])
+        headers = {"cache-control": "private, max-age=86400"}
+        return Response(studio.thumbnails.get(key, read), media_type="image/jpeg", headers=headers)
+
+    @router.get("/runs/{run}/synthetic")
+    def counterpart(run: str, number: int) -> Response:
+        return _png(synthetic(_of_bank(studio.bank(runs.get(run)), number), number))
+
+    @router.get("/runs/{run}/sample/{what}")
+    def sample(run: str, what: str, id: Text) -> Response:
+        found = runs.get(run)
+        record = studio.bank(found).records[id]
+        if what in ("image", "mask"):  # as training sees it
+            return _png(small_sample(record, what, found.size))
+        if what in ("original", "truth"):
+            return _png(read_sample(record, "image" if what == "original" else "mask"))
+        if what == "depth":
+            return _png(read_depth(found.folder / "depth", record.id))
+        raise KeyError(what)
+
+    @router.get("/runs/{run}/prediction")
+    def prediction(run: str, id: Text, arm: Text, seed: int) -> Response:
+        found = runs.get(run)
+        record, cell = studio.bank(found).records[id], found.finished_cells("evaluation")[arm, seed]
+        mask = read_mask(inside(cell / "predictions", f"{record.id}.png"))
+        return _png(mask * mask.dtype.type(255))
+
+    return router
+
+
+# --- the server -----------------------------------------------------------------------------------------
+
+
+def build_app(folder: Path, token: str, *, read_only: bool = False, host: str = LOOPBACK[0]) -> App:
+    """The whole application, guarded."""
+    studio = Studio(folder, token, read_only=read_only)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    for part in (pages, answers, pictures):
+        app.include_router(part(studio))
+    app.mount("/static", StaticFiles(directory=_STATIC))
+
+    def refuse(request: Request, status: int, text: str) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return studio.page("error.html", status, text=text)
+        return JSONResponse({"error": text}, status)
+
+    @app.exception_handler(McpmixError)
+    def known(request: Request, error: Exception) -> Response:
+        return refuse(request, 409 if isinstance(error, StorageError) else 400, str(error))
+
+    @app.exception_handler(KeyError)
+    def absent(request: Request, _error: Exception) -> Response:
+        return refuse(request, 404, "There is no such thing here; it may have been renamed or made anew.")
+
+    @app.exception_handler(TooLargeError)
+    def too_large(request: Request, _error: Exception) -> Response:
+        return refuse(request, 413, f"The file is too large; at most {MOST_BYTES // 1_000_000} MB are taken.")
+
+    return Guard(app, token=token, host=host, largest=MOST_BYTES)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at a port, or at one of the next ones if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(port, min(port + _PORTS, 65536)):
+        # With the protocol named, asyncio turns off Nagle's algorithm, which would cost 40 ms a request.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, candidate))
+            listener.listen(128)  # who opens the printed address at once waits, and is not refused
+        except OSError as error:
+            listener.close()
+            problem = error
+            continue
+        return listener
+    raise DataError(
+        f"Cannot listen at {host}, ports {port} to {port + _PORTS - 1}: {problem}. Name another port."
+    )
+
+
+def new_token() -> str:
+    """A random token for the address."""
+    return secrets.token_urlsafe(24)
+
+
+def address(listener: socket.socket, token: str) -> str:
+    """What a browser opens."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
+
+
+def make_server(app: App) -> uvicorn.Server:
+    """A server; `run(sockets=[listener])` answers until Ctrl+C."""
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False, access_log=False))

@@ -1,0 +1,155 @@
+"""A finished run made by hand, with hostile names in it, and a studio that serves it."""
+
+import json
+import shutil
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from tests.helpers.finished_run import FinishedRun
+
+from mcpmix.config_file import to_yaml
+from mcpmix.core.stage_folder import StageKey, file_digest
+from mcpmix.generator.bank import write_synthetic
+from mcpmix.generator.ledger import Ledger
+from mcpmix.networks.segmenter import build_segmenter, save_segmenter
+from mcpmix.phantom import render
+from mcpmix.studio.runs import Runs
+from mcpmix.studio.server import bind, build_app, make_server
+
+TOKEN = "a-token-for-tests"
+SCRIPT = "<script>document.title='stolen'</script>"
+PROMPT = f"a polyp {SCRIPT} \"'><img src=x onerror=document.title='stolen'>"
+GROUP = f'g"{SCRIPT}'
+
+
+class StudioRun(FinishedRun):
+    """With a sealed ledger: of the first sample one image was rejected for alignment, one as a copy."""
+
+    def __init__(self, folder):
+        super().__init__(folder, ["train.seeds=[0, 1]", "train.epochs=8"])
+        run = self.config.folder
+        (run / "config.yaml").write_text(to_yaml(self.config))
+        self.report()
+        self._make("depth", self._write_depth)
+        network = build_segmenter("segformer", "nano", None, {})
+        known = {"name": "segformer", "variant": "nano", "size": self.config.data.size}
+        save_segmenter(network, run / "segmenter" / "full-sup" / "seed-0", known)
+
+    def _write_dataset(self, folder):
+        counts = super()._write_dataset(folder)
+        index = json.loads((folder / "index.json").read_text())
+        first = index["samples"][0]["group"]
+        for row in index["samples"]:
+            row["group"] = GROUP if row["group"] == first else row["group"]
+        (folder / "index.json").write_text(json.dumps(index))
+        return counts
+
+    def _write_pairs(self, folder):
+        ledger = Ledger(folder / "ledger.jsonl", StageKey("pairs", {}).digest)
+        train = self.index.part("train")
+        for place, record in enumerate(train):
+            for replica in range(self.config.synthesis.replicas):
+                reasons = []
+                if place == 0 and replica:
+                    reasons = [["alignment: 0.10 < 0.50"], ["copy: features of its source at 0.1 < 0.2"]][
+                        replica - 1
+                    ]
+                kept = f"images/{record.id}/{replica}.png"
+                file = f"rejected/{record.id}/{replica}-0.png" if reasons else kept
+                pixels = render(99, 100 + replica, place, self.config.data.size).image
+                write_synthetic(folder / file, pixels, run="trial", seed=replica)
+                scores = {"alignment": 0.9 - replica / 4, "nearest_train": train[-1].id}
+                row = {"parent": record.id, "replica": replica, "try": 0, "seed": 2**62 + replica}
+                row |= {"prompt": PROMPT if replica else "a polyp", "file": file, "scores": scores}
+                row |= {
+                    "image_sha256": file_digest(folder / file),
+                    "admitted": not reasons,
+                    "reasons": reasons,
+                }
+                ledger.append(row)
+        return {"images": len(ledger.rows) - 2, "warnings": [f"look {SCRIPT}"], "ledger": ledger.head}
+
+    def _write_depth(self, folder):
+        side = self.config.data.size
+        ramp = np.tile(np.linspace(0, 65535, side).astype(np.uint16), (side, 1))
+        for record in self.index.part("train"):
+            Image.fromarray(ramp).save(folder / f"{record.id}.png")
+        return {"maps": len(self.index.part("train"))}
+
+
+@dataclass
+class Served:
+    """A studio under test."""
+
+    url: str
+    runs: Path
+    run: str  # id of the run `trial`
+
+    def client(self, **headers):
+        """A client that holds the token and says that it is one of the studio's own pages."""
+        return httpx.Client(
+            base_url=self.url, headers={"x-token": TOKEN, "origin": self.url, **headers}, timeout=60
+        )
+
+
+@pytest.fixture(scope="session")
+def studio_run(tmp_path_factory):
+    """The run; tests that change it take a copy."""
+    return StudioRun(tmp_path_factory.mktemp("studio") / "runs")
+
+
+@pytest.fixture
+def runs(studio_run, tmp_path):
+    """A copy of the folder of all runs, free to change."""
+    shutil.copytree(studio_run.config.output, tmp_path / "runs", ignore=shutil.ignore_patterns(".studio"))
+    return tmp_path / "runs"
+
+
+@contextmanager
+def serving():
+    """Serves folders from threads, as many as are asked for, until the context ends."""
+    stop = []
+
+    def start(folder, **options):
+        listener = bind("127.0.0.1", 0)
+        server = make_server(build_app(folder, TOKEN, **options))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        stop.append((server, thread, listener))
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        return Served(url, folder, next((run.id for run in Runs(folder).all() if run.name == "trial"), ""))
+
+    yield start
+    for server, thread, listener in stop:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+@pytest.fixture
+def serve():
+    with serving() as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def served(studio_run):
+    """A studio for tests that change nothing."""
+    with serving() as start:
+        yield start(studio_run.config.output)
+
+
+@pytest.fixture
+def own(serve, runs):
+    """A studio whose run is free to change."""
+    return serve(runs)
