@@ -1,7 +1,8 @@
 """Device, precision, threads and determinism: chosen once, with the reason for the log."""
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,23 @@ class Runtime:
 
         if self.precision == torch.float32:
             return nullcontext()
+        if self.device.type == "cpu":
+            return _cpu_autocast(self.precision)
         return torch.autocast(self.device.type, dtype=self.precision)
+
+
+@contextmanager
+def _cpu_autocast(precision: "torch.dtype") -> Iterator[None]:
+    """Mixed precision with plain attention: torch's fused one has a slow backward pass in bfloat16 on a CPU.
+
+    A training step of the `small` denoiser takes 0.72 s with the fused kernel, 0.56 s with the plain one and
+    0.85 s in float32.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with torch.autocast("cpu", dtype=precision), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def setup(device: str, precision: str, threads: int, deterministic: bool) -> Runtime:

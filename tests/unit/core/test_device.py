@@ -131,3 +131,10 @@ def test_threads_follow_the_environment_where_none_are_configured(monkeypatch, g
     assert torch.get_num_threads() == expected
     setup("cpu", "float32", 1, deterministic=False)
     assert torch.get_num_threads() == 1
+
+
+def test_autocast_on_a_cpu_takes_plain_attention_and_puts_the_choice_back():
+    assert torch.backends.cuda.flash_sdp_enabled()
+    with Runtime(CPU, torch.bfloat16, "test").autocast():
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.flash_sdp_enabled()
