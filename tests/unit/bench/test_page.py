@@ -6,7 +6,6 @@ from tests.helpers.finished_run import Outline
 from tests.helpers.grids import Here
 from tests.helpers.progress import Recorder
 
-from mcpmix.bench.distribution import trend
 from mcpmix.bench.driver import Outcome
 from mcpmix.bench.page import require_packages, write_results
 from mcpmix.core.errors import DependencyError
@@ -108,8 +107,3 @@ def test_a_missing_package_is_told_before_anything_is_trained(finished, monkeypa
     with pytest.raises(DependencyError, match=r"pip install 'mcpmix\[analysis\]'"):
         require_packages(plan)
     require_packages(type(plan)(plan.grid.model_copy(update={"figures": ()}), plan.out, {}, {}, {}))
-
-
-def test_the_trend_of_distances():
-    assert trend([1, 2, 3], [5.0, 3.0, 1.0]) == pytest.approx(-1)
-    assert trend([1], [5.0]) != trend([1], [5.0])  # NaN
