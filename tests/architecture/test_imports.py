@@ -21,7 +21,7 @@ def loaded_by(code):
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("module", ["mcpmix", "mcpmix.cli.app"])
+@pytest.mark.parametrize("module", ["mcpmix", "mcpmix.cli.app", "mcpmix.studio.server"])
 def test_importing_loads_nothing_heavy(module):
     loaded = loaded_by(f"import {module}")
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mcpmix.bench.plan import Group, Home
+from mcpmix.bench.plan import Group
+from mcpmix.bench.state import Home
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import StorageError
@@ -224,15 +225,6 @@ def _evaluated(home: Home, name: str) -> Path:
 
 def _pace_file(home: Home) -> Path:
     return home.stage(_PACE).with_suffix(".json")
-
-
-def epochs_done(home: Home) -> int:
-    """Epochs that an unfinished training has behind it."""
-    folder = home.stage("segmenter")
-    try:
-        return (folder.with_name(f"{folder.name}.partial") / "log.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 def read_pace(home: Home) -> float | None:

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -15,7 +15,6 @@ import torch
 from mcpmix.bench.cells import (
     Made,
     Scored,
-    epochs_done,
     find_cell,
     make_group,
     make_transfer,
@@ -24,20 +23,29 @@ from mcpmix.bench.cells import (
     run_cell,
 )
 from mcpmix.bench.engines import Engine, jobs_here
-from mcpmix.bench.plan import Cell, Plan, Task
+from mcpmix.bench.plan import Plan, Task
+from mcpmix.bench.state import (
+    GRID,
+    Cell,
+    Listed,
+    list_cells,
+    read_failures,
+    relative,
+    write_failures,
+)
 from mcpmix.config import Config
 from mcpmix.core.device import setup
-from mcpmix.core.errors import StorageError
+from mcpmix.core.errors import McpmixError, StorageError
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, locked, read_artifact, storage_errors, write_json
+from mcpmix.core.stage_folder import Artifact, locked, make_folder, read_artifact, storage_errors, write_json
+from mcpmix.core.status import recorded
 from mcpmix.estimates import estimate_bytes
 from mcpmix.networks.loss import segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.preflight import require_settings
+from mcpmix.report.arms import label_of
 from mcpmix.segmenter.arms import needs_pairs
 
-_GRID = "grid.json"
-_FAILURES = "failures.json"
 _PROBE_STEPS = 3  # of the training step that is timed; the first one warms up and does not count
 
 
@@ -52,14 +60,16 @@ class Outcome:
 
 
 @contextmanager
-def claimed(plan: Plan) -> Iterator[None]:
+def claimed(plan: Plan, progress: Progress = SILENT) -> Iterator[Progress]:
     """Hold the folder of a grid: for one driver, and for the results of one grid.
+
+    Yields progress that also keeps the status of the grid in its folder.
 
     Raises:
         StorageError: another driver works there, or the folder holds something else.
     """
     with locked(plan.out):
-        path = plan.out / _GRID
+        path = plan.out / GRID
         if path.exists():
             held = json.loads(path.read_text(encoding="utf-8")).get("name")
             if held != plan.grid.name:
@@ -72,9 +82,10 @@ def claimed(plan: Plan) -> Iterator[None]:
                 f"{plan.out} is not empty and holds no results of a grid. Choose another folder with --out."
             )
         with storage_errors(plan.out):
-            plan.out.mkdir(parents=True, exist_ok=True)
+            make_folder(plan.out)
             write_json(path, plan.grid.model_dump(mode="json"))
-        yield
+        with recorded(progress, plan.out, "tables") as shown:
+            yield shown
 
 
 def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome:
@@ -82,13 +93,16 @@ def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome
     for config in {id(task.config): task.config for task in plan.cells.values()}.values():
         require_settings(config)
     found = Outcome()
-    failures = plan.out / _FAILURES
-    failures.unlink(missing_ok=True)
+    write_failures(plan.out, {})
+    before: Mapping[Cell, Scored] = {}
+    with suppress(McpmixError):  # the work itself says what is damaged
+        before = look(plan).cells
+    _list_cells(plan, before)
 
     def note(name: str, error: BaseException) -> None:
         found.failures[name] = f"{type(error).__name__}: {error}"
         progress.say(f"{name} failed: {error}")
-        write_json(failures, found.failures)
+        write_failures(plan.out, found.failures)
 
     groups = {name: partial(make_group, group) for name, group in plan.groups.items()}
     for name, made in engine.run(groups, progress, wide=True):
@@ -117,6 +131,7 @@ def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome
             todo[cell.name] = partial(
                 run_cell, task.config, inputs, task.arm, cell.seed, found.transfer, home
             )
+    _list_cells(plan, found.cells)
     names = {cell.name: cell for cell in plan.cells}
     with progress.track("cells", len(plan.cells), len(plan.cells) - len(todo)) as advance:
         for name, outcome in engine.run(todo, progress) if todo else ():
@@ -124,8 +139,27 @@ def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome
                 note(name, outcome)
             else:
                 found.cells[names[name]] = outcome
+                _list_cells(plan, found.cells)
             advance(1, name)
     return found
+
+
+def _list_cells(plan: Plan, finished: Mapping[Cell, Scored]) -> None:
+    """Leave word of all cells for those who watch."""
+    listed = []
+    for cell, task in plan.cells.items():
+        scored = finished.get(cell)
+        listed.append(
+            Listed(
+                cell,
+                plan.grid.label_of(cell.method) or label_of(cell.method),
+                task.group,
+                relative(plan.out, plan.groups[task.group].config.folder),
+                _epochs(task.config),
+                None if scored is None else relative(plan.out, scored.segmenter.folder),
+            )
+        )
+    list_cells(plan.out, listed)
 
 
 # --- before and during the work -----------------------------------------------------------------------------
@@ -142,10 +176,7 @@ def look(plan: Plan) -> Outcome:
         scored = find_cell(task.config, made, task.arm, cell.seed, tested, plan.home(cell))
         if scored is not None:
             found.cells[cell] = scored
-    try:
-        found.failures = json.loads((plan.out / _FAILURES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found.failures = {}
+    found.failures = read_failures(plan.out)
     return found
 
 
@@ -161,7 +192,7 @@ def status_rows(plan: Plan) -> list[list[str]]:
         begun = [
             f"seed {cell.seed}: {done}/{_epochs(plan.cells[cell].config)}"
             for cell in cells
-            if cell not in found.cells and (done := epochs_done(plan.home(cell)))
+            if cell not in found.cells and (done := plan.home(cell).epochs_done)
         ]
         failed = sum(cell.name in found.failures for cell in cells if cell not in found.cells)
         rows.append([*place, f"{finished}/{len(cells)}", ", ".join(begun), str(failed or "")])
@@ -174,7 +205,7 @@ def forecast(plan: Plan) -> list[str]:
     todo = {cell: task for cell, task in plan.cells.items() if cell not in found.cells}
     lines = [
         f"{len(plan.cells)} cells: {len(found.cells)} finished and reused, {len(todo)} to train "
-        f"({sum(1 for cell in todo if epochs_done(plan.home(cell)))} of them begun)",
+        f"({sum(1 for cell in todo if plan.home(cell).epochs_done)} of them begun)",
         f"{len(plan.groups)} input groups: {len(found.groups)} ready, "
         f"{len(plan.groups) - len(found.groups)} to make"
         + "".join(f"\n  {name}" for name in plan.groups if name not in found.groups),
@@ -211,7 +242,7 @@ def _time_line(plan: Plan, found: Outcome, todo: Mapping[Cell, Task]) -> str:
                 timed[cell.segmenter] = _probe(task.config, plan.grid.engine.cpus)
             # A counterpart for each image: twice the images in a step.
             pace = timed[cell.segmenter] * (2 if needs_pairs(task.arm) else 1)
-        left = 1 - epochs_done(plan.home(cell)) / _epochs(task.config)
+        left = 1 - plan.home(cell).epochs_done / _epochs(task.config)
         seconds += pace * steps * left
     jobs = jobs_here(plan.grid.engine, next(iter(plan.groups.values())).config.runtime)
     more = f"; {unknown} cells whose images are not counted yet come on top" if unknown else ""

@@ -13,7 +13,8 @@ from mcpmix.bench.cells import Made, Scored, read_pace
 from mcpmix.bench.distribution import Features, measure_distribution, trend
 from mcpmix.bench.gradients import Boundary, draw_bars
 from mcpmix.bench.grid import FigureSpec
-from mcpmix.bench.plan import Cell, Plan
+from mcpmix.bench.plan import Plan
+from mcpmix.bench.state import Cell
 from mcpmix.bench.tables import scores_of, tested_images
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.training import JsonLines

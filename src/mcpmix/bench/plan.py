@@ -11,46 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mcpmix.bench.grid import ALL, Grid, Labels, Method, Selection, name_problems
+from mcpmix.bench.state import REAL, Cell, Home, home_of
 from mcpmix.config import Config
 from mcpmix.config_file import Tree, merge, resolve_config
 from mcpmix.core.errors import ConfigError, bullet_list
 from mcpmix.segmenter.arms import needs_generator, needs_unlabelled
-
-REAL = "real"  # the generator of arms that train without one
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    """One training with its evaluation, by its place in the grid."""
-
-    dataset: str
-    labels: str
-    generator: str  # `REAL` for arms that train without one
-    segmenter: str
-    method: str
-    seed: int
-
-    @property
-    def place(self) -> tuple[str, str, str, str]:
-        """All but method and seed."""
-        return self.dataset, self.labels, self.generator, self.segmenter
-
-    @property
-    def name(self) -> str:
-        """For messages and lists of results."""
-        return "/".join([*self.place, self.method, f"seed-{self.seed}"])
-
-
-@dataclass(frozen=True)
-class Home:
-    """The stage folders of a cell, laid out as those of a run."""
-
-    folder: Path
-    tail: str
-
-    def stage(self, name: str) -> Path:
-        """The folder of `segmenter`, `evaluation` or `transfer/NAME`."""
-        return self.folder / name / self.tail
 
 
 @dataclass(frozen=True)
@@ -82,7 +47,7 @@ class Plan:
 
     def home(self, cell: Cell) -> Home:
         """Where a cell's segmenter and evaluations are."""
-        return Home(self.out / "cells" / Path(*cell.place), f"{cell.method}/seed-{cell.seed}")
+        return home_of(self.out, cell)
 
     def selected(self, wanted: Selection) -> list[Cell]:
         """The cells of a selection, in the order of the grid."""

@@ -13,9 +13,10 @@ import numpy as np
 
 from mcpmix.bench.cells import Scored
 from mcpmix.bench.grid import Grid, Selection, TableSpec
-from mcpmix.bench.plan import REAL, Cell, Plan
+from mcpmix.bench.plan import Plan
 from mcpmix.bench.published import Figures, published_table, what_differs
 from mcpmix.bench.sheets import Item, Sheet
+from mcpmix.bench.state import REAL, Cell
 from mcpmix.config import Config
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import DatasetIndex

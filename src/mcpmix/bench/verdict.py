@@ -13,8 +13,9 @@ import numpy as np
 from mcpmix.bench.cells import Scored
 from mcpmix.bench.driver import Outcome
 from mcpmix.bench.grid import Grid, Method
-from mcpmix.bench.plan import Cell, Plan, expand
+from mcpmix.bench.plan import Plan, expand
 from mcpmix.bench.sheets import Item, Sheet, to_markdown
+from mcpmix.bench.state import Cell
 from mcpmix.bench.tables import Images, interval_text, p_text, plain, scores_of, tested_images
 from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError

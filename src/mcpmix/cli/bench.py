@@ -72,9 +72,10 @@ def verdict(
     from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())
+    from mcpmix.bench.state import VERDICT
     from mcpmix.bench.verdict import make_plan, write_verdict
 
-    plan = make_plan(settings, settings.folder / "verdict")
+    plan = make_plan(settings, settings.folder / VERDICT)
     found = _work(plan, engine)
     _report_failures(found)
     verdicts, page = write_verdict(plan, found)
@@ -104,7 +105,7 @@ def _work(plan: "Plan", engine: "EngineName | str", *, draw: bool = False) -> "O
 
     runtime = next(iter(plan.groups.values())).config.runtime
     opened = open_engine(engine, plan.grid.engine, runtime)  # type: ignore[arg-type]  # checked before
-    with shown_progress() as progress, claimed(plan):
+    with shown_progress() as bars, claimed(plan, bars) as progress:
         found = run_grid(plan, opened, progress)
         if draw:
             write_results(plan, found, opened, progress)

@@ -76,14 +76,18 @@ class DatasetIndex:
     def read(cls, dataset: Artifact | Path) -> Self:
         """Read what `write` wrote, from the data set's artefact or folder."""
         path = dataset / INDEX
-        folder = path.parent.resolve()
+        folder, names = str(path.parent.resolve()), [field.name for field in fields(Record)]
         try:
             rows: list[dict[str, Any]] = read_json(path)["samples"]
             return cls(
                 tuple(
                     Record(
-                        **{field.name: row[field.name] for field in fields(Record)}
-                        | {name: Path(os.path.normpath(folder / row[name])) for name in ("image", "mask")}
+                        **{name: row[name] for name in names}
+                        # Texts: paths of paths would take most of the time of a large index.
+                        | {
+                            name: Path(os.path.normpath(os.path.join(folder, row[name])))  # noqa: PTH118
+                            for name in ("image", "mask")
+                        }
                     )
                     for row in rows
                 )

@@ -17,7 +17,8 @@ from mcpmix.core.pixels import Pixels
 from mcpmix.data.sample import read_image, resize_image
 from mcpmix.generator.review import ReviewBook
 from mcpmix.studio.pairs import BankView
-from mcpmix.studio.pictures import inside, small_sample
+from mcpmix.studio.pictures import small_sample
+from mcpmix.studio.reading import AbsentError, inside, look_up
 
 MOST_SHOWN = 200
 _MOST_TESTS = 100  # under way at once; the oldest are forgotten
@@ -104,13 +105,13 @@ class BlindTests:
         return name
 
     def get(self, name: str) -> BlindTest:
-        """A test under way; a KeyError if there is none."""
-        return self._tests[name]
+        """A test under way; an AbsentError if there is none."""
+        return look_up(self._tests, name)
 
 
 def place_of_picture(text: str) -> int:
-    """The number in `12.png`; a KeyError for anything else."""
+    """The number in `12.png`; an AbsentError for anything else."""
     stem = Path(text).stem
     if not stem.isdecimal() or text != f"{stem}.png":
-        raise KeyError(text)
+        raise AbsentError
     return int(stem)

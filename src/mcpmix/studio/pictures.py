@@ -4,6 +4,7 @@ import base64
 import io
 import os
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,22 +18,14 @@ from mcpmix.core.pixels import Pixels
 from mcpmix.core.stage_folder import written
 from mcpmix.data.index import Record
 from mcpmix.data.sample import pixel_digest, read_grey, read_image, read_mask, resize_image, resize_mask
+from mcpmix.studio.reading import inside
 
 _SIDE = 128  # pixels of a thumbnail
 _QUALITY = 85
 _IN_MEMORY = 2000  # thumbnails, of about 4 KB each
 _WAITING = 8  # banks whose thumbnails may wait for being made
+_QUIET = 1.0  # seconds without a request before the background goes on
 _NICENESS = 15  # of the thread that makes them: a run comes first
-
-
-def inside(folder: Path, name: str) -> Path:
-    """A file below a folder; a DataError if its name, or a link, leads elsewhere."""
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise DataError(
-            f"{name!r} lies outside of {folder}. The files of this run were changed: make it anew."
-        )
-    return path
 
 
 def to_png(pixels: Pixels) -> bytes:
@@ -86,10 +79,15 @@ class Thumbnails:
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._waiting: deque[Iterable[tuple[str, Callable[[], Pixels]]]] = deque(maxlen=_WAITING)
         self._wake, self._lock = threading.Event(), threading.Lock()
+        self._asked = 0.0  # when a page asked last
         self._thread: threading.Thread | None = None
 
     def get(self, key: str, read: Callable[[], Pixels]) -> bytes:
         """The JPEG with a key, a hexadecimal digest; `read` gives its pixels if it is not made yet."""
+        self._asked = time.monotonic()
+        return self._get(key, read)
+
+    def _get(self, key: str, read: Callable[[], Pixels]) -> bytes:
         with self._lock:
             if key in self._memory:
                 self._memory.move_to_end(key)
@@ -111,9 +109,10 @@ class Thumbnails:
         return content
 
     def prepare(self, wanted: Iterable[tuple[str, Callable[[], Pixels]]]) -> None:
-        """Make thumbnails in the background, in this order; those that exist cost nothing.
+        """Make thumbnails in the background, in this order, while no page asks for any.
 
-        The one bank that was asked for last comes first, and what is wanted is read by the background.
+        Those that exist cost nothing. The one bank that was asked for last comes first, and what is wanted
+        is read by the background.
         """
         if self.folder is None:
             return
@@ -133,8 +132,10 @@ class Thumbnails:
             while self._waiting:
                 for key, read in self._waiting.popleft():
                     if self.folder is not None and not (self.folder / key[:2] / f"{key}.jpg").exists():
+                        while (pause := self._asked + _QUIET - time.monotonic()) > 0:
+                            time.sleep(pause)
                         with suppress(DataError, OSError):  # whoever asks for it gets the message
-                            self.get(key, read)
+                            self._get(key, read)
 
 
 def _jpeg(pixels: Pixels) -> bytes:

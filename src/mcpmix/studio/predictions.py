@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_image
-from mcpmix.report.arms import label_of
 from mcpmix.studio.pictures import to_base64
+from mcpmix.studio.reading import look_up
 from mcpmix.studio.results import cell_name
 from mcpmix.studio.runs import Runs, RunView
 
@@ -27,7 +28,7 @@ def segmenters_of(run: RunView) -> list[dict[str, str]]:
     for (arm, seed), artifact in run.finished_cells("segmenter").items():
         dsc = artifact.manifest.get("counts", {}).get("validation_dsc")
         score = f", validation DSC {dsc:.1f}" if isinstance(dsc, int | float) else ""
-        label = f"{run.name}: {label_of(arm)}, seed {seed}{score}"
+        label = f"{run.name}: {run.label(arm)}, seed {seed}{score}"
         found.append({"name": f"{run.id}:{cell_name(arm, seed)}", "label": label})
     return found
 
@@ -44,18 +45,18 @@ class Predictions:
 
         Raises:
             DataError: the image is not one, too large, or damaged.
-            KeyError: there is no such segmenter.
+            AbsentError: there is no such segmenter.
         """
         identity, _, cell = segmenter.partition(":")
         run = self.runs.get(identity)
         found = {cell_name(*key): item for key, item in run.finished_cells("segmenter").items()}
-        folder = found[cell].folder
+        artifact = look_up(found, cell)
         label = Path(name).name[:100] or "the image"
         if not content:
             raise DataError("Nothing was sent. Expected an image file.")
         with self._lock:  # decoding and segmenting take memory: one after the other
             image = read_image(Path(label), content, most_pixels=_MOST_PIXELS)
-            probabilities = self._load(folder, found[cell].digest).predict(image)
+            probabilities = self._load(artifact).predict(image)
         levels = np.round(probabilities * 255).astype(np.uint8)
         mask = (probabilities >= 0.5).astype(np.uint8) * np.uint8(255)
         return {
@@ -67,9 +68,9 @@ class Predictions:
             "mask": to_base64(mask),
         }
 
-    def _load(self, folder: Path, digest: str) -> "Predictor":
-        if self._last is None or self._last[0] != digest:
+    def _load(self, artifact: Artifact) -> "Predictor":
+        if self._last is None or self._last[0] != artifact.digest:
             from mcpmix.segmenter.predict import load_segmenter  # torch takes seconds to load
 
-            self._last = digest, load_segmenter(folder)
+            self._last = artifact.digest, load_segmenter(artifact.folder)
         return self._last[1]

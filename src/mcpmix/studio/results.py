@@ -11,7 +11,6 @@ from typing import Any
 
 from mcpmix.core.errors import DataError
 from mcpmix.data.splits import KNOWN
-from mcpmix.report.arms import Arm, arms_of
 from mcpmix.studio.runs import RunView
 
 _PARTS = {"test": "scores.csv", KNOWN: "scores-known.csv"}
@@ -22,11 +21,6 @@ _DRAWN = ("loss", "loss_real", "loss_mixed", "s", "rho", "s_prior", "rho_prior",
 def cell_name(arm: str, seed: int) -> str:
     """`mcpmix:0`: a training in requests and answers."""
     return f"{arm}:{seed}"
-
-
-def named_arms(run: RunView) -> tuple[Arm, ...]:
-    """The arms of a run with their labels and colours."""
-    return arms_of(run.arms)
 
 
 # --- curves -------------------------------------------------------------------------------------------------

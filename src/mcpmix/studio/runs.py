@@ -7,30 +7,28 @@ while runs are being written, so what is missing or half there is not an error.
 import json
 import math
 import os
-import socket
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mcpmix.bench.state import GRID, VERDICT, Listed
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.stage_folder import MANIFEST, Artifact, digest_of
+from mcpmix.core.stage_folder import MANIFEST, Artifact
 from mcpmix.core.status import STATUS
-from mcpmix.report.arms import label_of
+from mcpmix.report.arms import Arm, arms_of
+from mcpmix.studio.grids import GridView
+from mcpmix.studio.reading import RESUMES, Tree, Watched, is_fresh, look_up, read_manifest, stamp
 
 _CONFIG = "config.yaml"
 _DEPTH = 4  # folders below the one that was named in which runs are looked for
 _SINGLE = ("dataset", "unlabelled", "depth", "base", "judge", "pseudo", "generator", "pairs", "edits")
 _ALWAYS = ("dataset", "segmenter", "evaluation", "report")  # other stages are shown if they have begun
-_QUIET_SECONDS = 900  # on another machine, a run that has written nothing for so long counts as stopped
 _PLACES = {"source", "root", "images", "masks", "groups", "unlabelled"}  # of data: no departure from a preset
-
-Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -54,36 +52,59 @@ class Settings:
     text: str
 
 
-class RunView:
-    """One look at a run; what it has read stays as it was.
+class RunView(Watched):
+    """One look at a run.
 
     Args:
-        name: its path below the folder of all runs.
+        grid: whose input group this run makes; the cells that read it are shown as its trainings.
+        group: the name of the group.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name = folder, name
-        self.id = digest_of(name)[:12]
+    def __init__(self, folder: Path, name: str, grid: GridView | None = None, group: str = "") -> None:
+        super().__init__(folder, name, _CONFIG)
+        self.grid, self.group = grid, group
+
+    def anew(self) -> "RunView":
+        """Another look at the same run."""
+        grid = None if self.grid is None else self.grid.anew()
+        return RunView(self.folder, self.name, grid, self.group)
 
     @cached_property
     def config(self) -> Tree:
         """The settings as written at the start of the run; empty if they cannot be read."""
-        return _read_yaml(self.folder / _CONFIG, _stamp(self.folder / _CONFIG))
+        return _read_yaml(self.folder / _CONFIG, stamp(self.folder / _CONFIG))
 
     @cached_property
-    def status(self) -> Tree:
-        """What the run said last about itself; empty for runs of earlier versions."""
-        return _read_json(self.folder / STATUS)
+    def lent(self) -> dict[tuple[str, int], Listed]:
+        """The cells of the grid that train on what this run has made, by name and seed."""
+        return {} if self.grid is None else self.grid.trainings(self.group)
 
     @cached_property
+    def trainings(self) -> list[tuple[str, int]]:
+        """Arm and seed of all trainings that are to be made."""
+        train = self.config.get("train", {})
+        own = ((str(arm), int(seed)) for arm in train.get("arms", ()) for seed in train.get("seeds", ()))
+        return list(self.lent if self.grid is not None else own)
+
+    @property
     def arms(self) -> list[str]:
-        """The configured arms."""
-        return [str(arm) for arm in self.config.get("train", {}).get("arms", ())]
+        """The arms in their order."""
+        return list(dict.fromkeys(arm for arm, _ in self.trainings))
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds in their order."""
+        return list(dict.fromkeys(seed for _, seed in self.trainings))
 
     @cached_property
-    def seeds(self) -> list[int]:
-        """The configured seeds."""
-        return [int(seed) for seed in self.config.get("train", {}).get("seeds", ())]
+    def named_arms(self) -> tuple[Arm, ...]:
+        """The arms with their labels and colours."""
+        labels = {name: item.label for (name, _), item in self.lent.items()}
+        return tuple(replace(arm, label=labels.get(arm.name, arm.label)) for arm in arms_of(self.arms))
+
+    def label(self, arm: str) -> str:
+        """What readers call an arm."""
+        return next(found.label for found in self.named_arms if found.name == arm)
 
     @property
     def size(self) -> int:
@@ -92,53 +113,45 @@ class RunView:
 
     def artifact(self, stage: str) -> Artifact | None:
         """A finished stage; None if it is not finished."""
-        manifest = _read_json(self.folder / stage / MANIFEST)
-        return Artifact(self.folder / stage, manifest) if "digest" in manifest else None
+        return _finished(self.folder / stage)
 
     def cells(self, stage: str) -> dict[tuple[str, int], Path]:
         """The folders of "segmenter" or "evaluation" that exist, finished or not, by arm and seed."""
         found = {}
-        for arm in self.arms:
-            for seed in self.seeds:
+        for arm, seed in self.trainings:
+            if self.grid is None:
                 place = self.folder / stage / arm / f"seed-{seed}"
-                partial = place.with_name(f"{place.name}.partial")
-                if (place / MANIFEST).exists():
-                    found[arm, seed] = place
-                elif partial.is_dir():
-                    found[arm, seed] = partial
+            else:
+                place = self.grid.place(self.lent[arm, seed], stage)
+            partial = place.with_name(f"{place.name}.partial")
+            if (place / MANIFEST).exists():
+                found[arm, seed] = place
+            elif partial.is_dir():
+                found[arm, seed] = partial
         return found
 
     def finished_cells(self, stage: str) -> dict[tuple[str, int], Artifact]:
         """Those that are finished."""
-        found = {}
-        for (arm, seed), place in self.cells(stage).items():
-            artifact = self.artifact(place.relative_to(self.folder).as_posix())
-            if artifact is not None and not place.name.endswith(".partial"):
-                found[arm, seed] = artifact
-        return found
+        places = {key: place for key, place in self.cells(stage).items() if place.suffix != ".partial"}
+        return {key: made for key, place in places.items() if (made := _finished(place)) is not None}
 
     # --- what is going on ---------------------------------------------------------------------------------
 
     @cached_property
     def state(self) -> tuple[str, str]:
         """`finished`, `running`, `stopped` or `failed`, and a message that may be empty."""
-        said = str(self.status.get("state", ""))
-        if said == "failed":
-            return said, str(self.status.get("message", ""))
-        if said == "running":
-            if _lives(self.status, _stamp(self.folder / STATUS)):
-                return said, ""
-            return "stopped", "The process has ended without a word. The same command resumes it."
-        if said == "stopped":
-            return said, "The same command resumes it."
+        said, message = self.said
+        if said in ("failed", "running", "stopped"):
+            return said, message
+        if self.grid is not None:
+            done, wanted = len(self.finished_cells("evaluation")), len(self.trainings)
+            return ("finished", "") if done == wanted else (self.grid.state[0], f"{done} of {wanted} cells")
         if self.artifact("report") is not None:
             return "finished", ""
         if said == "finished":
             return said, f"as far as {self.status.get('until')}, which was all that was asked for"
-        newest = max((_stamp(path) for path in self.folder.glob("**/*.partial/*")), default=0.0)
-        if time.time() - newest < _QUIET_SECONDS:
-            return "running", ""
-        return "stopped", "The same command resumes it."
+        newest = max((stamp(path) for path in self.folder.glob("**/*.partial/*")), default=0.0)
+        return ("running", "") if is_fresh(newest) else ("stopped", RESUMES)
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -151,59 +164,50 @@ class RunView:
                 continue
             artifact, partial = self.artifact(name), self.folder / f"{name}.partial"
             if artifact is not None:
-                reused = _stamp(artifact / MANIFEST) < started
+                reused = stamp(artifact / MANIFEST) < started
                 facts = _plain_facts(artifact.manifest.get("counts", {}))
                 found.append(Stage(name, "finished", "", reused, facts, artifact.digest))
             elif partial.is_dir():
                 found.append(Stage(name, "unfinished", "", False, {}))
-            elif name in _ALWAYS:
+            elif name in _ALWAYS and (name != "report" or self.grid is None):  # a grid has its own page
                 found.append(Stage(name, "missing", "", False, {}))
         return found
 
     def _many(self, name: str, started: float) -> Stage:
         """A stage that is made once for each arm and seed."""
-        wanted, begun, done = len(self.arms) * len(self.seeds), self.cells(name), self.finished_cells(name)
+        wanted, begun, done = len(self.trainings), self.cells(name), self.finished_cells(name)
         state = "finished" if wanted and len(done) == wanted else "unfinished" if begun else "missing"
-        reused = state == "finished" and all(_stamp(item / MANIFEST) < started for item in done.values())
+        reused = state == "finished" and all(stamp(item / MANIFEST) < started for item in done.values())
         return Stage(name, state, f"{len(done)} of {wanted}", reused, {})
 
     @cached_property
     def progress(self) -> float:
         """Share of the work that is done, in [0, 1]: stages, and trainings each for themselves."""
-        cells = len(self.arms) * len(self.seeds)
         units, done = 0.0, 0.0
         for stage in self.stages:
-            weight = cells if stage.name in ("segmenter", "evaluation") else 1
-            units += weight
-            done += len(self.finished_cells(stage.name)) if weight != 1 else stage.state == "finished"
+            many = stage.name in ("segmenter", "evaluation")
+            units += len(self.trainings) if many else 1
+            done += len(self.finished_cells(stage.name)) if many else stage.state == "finished"
         running = self.tasks if self.state[0] == "running" else []
         done += sum(task["done"] / max(task["total"], 1) for task in running)
         return min(1.0, done / units) if units else 0.0
-
-    @property
-    def tasks(self) -> list[Tree]:
-        """What it works on: title, total, first, done, since."""
-        tasks = self.status.get("tasks", [])
-        return [task for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
 
     @cached_property
     def seconds_left(self) -> float | None:
         """Of the open tasks and the trainings after them, at the pace so far; None while it is not known."""
         if self.state[0] != "running" or not self.tasks:
             return None
-        now, lefts, whole = time.time(), [], []
+        lefts, whole = [], []
         for task in self.tasks:
-            steps = task["done"] - task["first"]
-            if steps <= 0:
+            pace = self.pace(task)
+            if pace is None:
                 return None
-            pace = (float(self.status.get("now", now)) - task["since"]) / steps
             lefts.append(max(0.0, pace * (task["total"] - task["done"])))
             whole.append(pace * task["total"])
         waiting = 0
         if any(" seed " in task["title"] for task in self.tasks):  # trainings or evaluations, side by side
             stage = "evaluation" if self.tasks[0]["title"].startswith("evaluate") else "segmenter"
-            wanted = len(self.arms) * len(self.seeds)
-            waiting = max(0, wanted - len(self.finished_cells(stage)) - len(self.tasks))
+            waiting = max(0, len(self.trainings) - len(self.finished_cells(stage)) - len(self.tasks))
         return max(lefts) + waiting * sum(whole) / len(whole) / len(whole)
 
     # --- what came out --------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ class RunView:
             if values:
                 means = {arm: sum(found) / len(found) for arm, found in values.items()}
                 best = max(means, key=lambda arm: means[arm])
-                return means[best], f"{label_of(best)}, {where}"
+                return means[best], f"{self.label(best)}, {where}"
         return None
 
     @cached_property
@@ -233,7 +237,7 @@ class RunView:
         artifacts = [(name, self.artifact(name)) for name in _SINGLE]
         for stage in ("segmenter", "evaluation"):
             cells = self.finished_cells(stage).items()
-            artifacts += [(f"{label_of(arm)}, seed {seed}", item) for (arm, seed), item in cells]
+            artifacts += [(f"{self.label(arm)}, seed {seed}", item) for (arm, seed), item in cells]
         for where, artifact in artifacts:
             counts = artifact.manifest.get("counts", {}) if artifact is not None else {}
             found += [(where, str(text)) for text in counts.get("warnings", ())]
@@ -247,11 +251,6 @@ class RunView:
         data = self.config.get("data", {})
         return str(data.get("root") or data.get("images") or data.get("source") or "?")
 
-    @property
-    def age(self) -> float:
-        """Seconds since the run was last started."""
-        return max(0.0, time.time() - float(self.status.get("started", _stamp(self.folder / _CONFIG))))
-
     @cached_property
     def settings(self) -> Settings:
         """The configuration, and what differs from the nearest preset."""
@@ -262,34 +261,61 @@ class RunView:
 
 
 class Runs:
-    """All runs below a folder."""
+    """All runs and grids below a folder. No path is made from what a request says."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        self._known: dict[str, RunView] = {}
 
     def all(self) -> list[RunView]:
-        """Every run, the one started last first."""
-        found = [RunView(path, self._name(path)) for path in _search(self.folder, _DEPTH)]
+        """Every run but the inputs of grids, the one started last first."""
+        found = [RunView(path, self._name(path)) for path in self._folders(_is_run)]
         return sorted(found, key=lambda run: (run.age, run.name))
 
+    def grids(self) -> list[GridView]:
+        """Every grid, the one started last first."""
+        found = [GridView(path, self._name(path), self.folder) for path in self._folders(_is_grid)]
+        return sorted(found, key=lambda grid: (grid.age, grid.name))
+
+    def members(self, grid: GridView) -> list[RunView]:
+        """The runs that make the inputs of a grid, with its cells as their trainings."""
+        return [RunView(path, f"{grid.name}/{group}", grid, group) for group, path in grid.groups.items()]
+
     def get(self, identity: str) -> RunView:
-        """The run with an id; a KeyError if there is none. No path is made from what a request says."""
-        for path in _search(self.folder, _DEPTH):
-            run = RunView(path, self._name(path))
-            if run.id == identity:
-                return run
-        raise KeyError(identity)
+        """The run with an id; an AbsentError if there is none."""
+        known = self._known.get(identity)
+        if known is None or not known.folder.is_dir():
+            inputs = [run for grid in self.grids() for run in self.members(grid)]
+            self._known = {run.id: run for run in [*self.all(), *inputs]}
+            known = look_up(self._known, identity)
+        return known.anew()
+
+    def grid(self, identity: str) -> GridView:
+        """The grid with an id; an AbsentError if there is none."""
+        return look_up({grid.id: grid for grid in self.grids()}, identity)
+
+    def _folders(self, wanted: Callable[[Path], bool]) -> list[Path]:
+        return [path for path in _search(self.folder, _DEPTH) if wanted(path)]
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
 
 
+def _is_run(folder: Path) -> bool:
+    begun = (STATUS, "dataset", "dataset.partial")
+    return (folder / _CONFIG).is_file() and any((folder / name).exists() for name in begun)
+
+
+def _is_grid(folder: Path) -> bool:
+    return (folder / GRID).is_file()
+
+
 def _search(folder: Path, depth: int) -> Iterator[Path]:
-    """Folders of runs, not following links; a run holds no other run."""
-    if (folder / _CONFIG).is_file() and any(
-        (folder / name).exists() for name in (STATUS, "dataset", "dataset.partial")
-    ):
+    """Folders of runs and grids, not following links; a run holds no other run, but perhaps a verdict."""
+    if _is_run(folder) or _is_grid(folder):
         yield folder
+        if _is_grid(folder / VERDICT) and not (folder / VERDICT).is_symlink():
+            yield folder / VERDICT
         return
     if depth == 0:
         return
@@ -302,38 +328,14 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
             yield from _search(Path(entry.path), depth - 1)
 
 
-def _lives(status: Mapping[str, Any], written: float) -> bool:
-    """Whether the process that wrote a status still works."""
-    if status.get("host") != socket.gethostname():
-        return time.time() - written < _QUIET_SECONDS
-    try:
-        os.kill(int(status["pid"]), 0)
-    except PermissionError:
-        return True
-    except (OSError, KeyError, ValueError, TypeError, OverflowError):
-        return False
-    return True
-
-
-def _stamp(path: Path) -> float:
-    """When a file was changed last; 0 if there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _read_json(path: Path) -> Tree:
-    """A JSON object; empty if it is not there, or not readable at this moment."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _finished(folder: Path) -> Artifact | None:
+    """The finished stage in a folder; None if it is not finished."""
+    manifest = read_manifest(folder)
+    return Artifact(folder, manifest) if "digest" in manifest else None
 
 
 @lru_cache(maxsize=512)
-def _read_yaml(path: Path, _stamp_of_file: float) -> Tree:
+def _read_yaml(path: Path, _written: float) -> Tree:
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, yaml.YAMLError):

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import uvicorn
 from fastapi import APIRouter, Body, FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.background import BackgroundTask
 
 from mcpmix import __version__
 from mcpmix.core.errors import DataError, McpmixError, StorageError
@@ -24,8 +25,9 @@ from mcpmix.studio import results
 from mcpmix.studio.blind import BlindTests, place_of_picture
 from mcpmix.studio.guard import LOOPBACK, App, Guard, TooLargeError
 from mcpmix.studio.pairs import BankView, Filter, Tried, to_csv
-from mcpmix.studio.pictures import Thumbnails, inside, read_depth, read_sample, small_sample, to_png
+from mcpmix.studio.pictures import Thumbnails, read_depth, read_sample, small_sample, to_png
 from mcpmix.studio.predictions import MOST_BYTES, Predictions, segmenters_of
+from mcpmix.studio.reading import AbsentError, inside, look_up
 from mcpmix.studio.runs import Runs, RunView, flat
 
 _STATIC = Path(__file__).parent / "static"
@@ -78,6 +80,13 @@ class Studio:
         bank.refresh()
         return bank
 
+    def in_grid(self, identity: str) -> dict[str, Any]:
+        """What the page of a grid shows: the grid, the runs of its inputs by group, and all warnings."""
+        grid = self.runs.grid(identity)
+        members = {run.group: run for run in self.runs.members(grid)}
+        found = {pair: None for run in members.values() for pair in run.warnings}  # each once
+        return {"grid": grid, "runs": members, "found": [*grid.failures.items(), *found]}
+
     def require_writing(self) -> None:
         """Raise a StorageError if nothing may be written."""
         if self.read_only:
@@ -89,8 +98,12 @@ class Studio:
 
     def real_thumbnail(self, bank: BankView, name: str) -> tuple[str, Any]:
         """The same for a real image."""
-        record = bank.records[name]
+        record = look_up(bank.records, name)
         return digest_of([record.image_sha256]), lambda: read_sample(record, "image")
+
+    def prepare(self, run: RunView) -> None:
+        """Read the bank of a run, and make its thumbnails in the background."""
+        self.thumbnails.prepare(self.all_thumbnails(self.bank(run)))
 
     def all_thumbnails(self, bank: BankView) -> Iterator[tuple[str, Any]]:
         """Those of a bank in the order of the wall."""
@@ -113,6 +126,14 @@ def _png(pixels: Pixels) -> Response:
     return Response(to_png(pixels), media_type="image/png", headers={"cache-control": "private, max-age=600"})
 
 
+def _made(page: Path | None) -> Response:
+    """A page that a run or a grid has made, which brings its own styles; it can run nothing."""
+    if page is None or not page.is_file():
+        raise AbsentError
+    policy = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
+    return FileResponse(page, media_type="text/html", headers={"content-security-policy": policy})
+
+
 def _time(seconds: float | None) -> str:
     """A duration in one unit."""
     if seconds is None:
@@ -127,16 +148,16 @@ def _time(seconds: float | None) -> str:
 
 
 def pages(studio: Studio) -> APIRouter:
-    """What a person opens."""
+    """Lists, grids, and what belongs to no run."""
     router, runs = APIRouter(), studio.runs
 
     @router.get("/")
     def index() -> Response:
-        return studio.page("runs.html", runs=runs.all(), folder=studio.named)
+        return studio.page("runs.html", runs=runs.all(), grids=runs.grids(), folder=studio.named)
 
     @router.get("/table")
     def table() -> Response:
-        return studio.page("runs_table.html", runs=runs.all())
+        return studio.page("runs_table.html", runs=runs.all(), grids=runs.grids())
 
     @router.get("/compare")
     def compare(run: Annotated[list[str], Query(max_length=20)]) -> Response:
@@ -146,6 +167,33 @@ def pages(studio: Studio) -> APIRouter:
         rows = [(name, [found.get(name, "–") for found in settings]) for name in names]
         differing = [(name, values) for name, values in rows if any(value != values[0] for value in values)]
         return studio.page("compare.html", chosen=chosen, rows=differing)
+
+    @router.get("/try")
+    def try_it() -> Response:
+        members = [run for grid in runs.grids() for run in runs.members(grid)]
+        found = [segmenter for run in [*runs.all(), *members] for segmenter in segmenters_of(run)]
+        return studio.page("try.html", segmenters=found, most_bytes=MOST_BYTES)
+
+    @router.get("/grids/{grid}")
+    def of_grid(grid: str) -> Response:
+        from mcpmix.report.tables import spread_text  # its statistics take a second to load
+
+        return studio.page("grid.html", spread=spread_text, **studio.in_grid(grid))
+
+    @router.get("/grids/{grid}/state")
+    def state(grid: str) -> Response:
+        return studio.page("grid_state.html", **studio.in_grid(grid))
+
+    @router.get("/grids/{grid}/page")
+    def made_by_grid(grid: str) -> Response:
+        return _made(runs.grid(grid).page)
+
+    return router
+
+
+def run_pages(studio: Studio) -> APIRouter:
+    """The pages of a run."""
+    router, runs = APIRouter(), studio.runs
 
     @router.get("/runs/{run}")
     def one(run: str) -> Response:
@@ -158,10 +206,10 @@ def pages(studio: Studio) -> APIRouter:
     @router.get("/runs/{run}/pairs")
     def wall(run: str) -> Response:
         found = runs.get(run)
-        bank = studio.bank(found)
-        studio.thumbnails.prepare(studio.all_thumbnails(bank))
-        finished = found.artifact("pairs") is not None
-        return studio.page("pairs.html", run=found, choices=bank.choices(), finished=finished)
+        answer = studio.page("pairs.html", run=found, finished=found.artifact("pairs") is not None)
+        # A large ledger takes a while to read: the page is there before, and asks for the rest.
+        answer.background = BackgroundTask(studio.prepare, found)
+        return answer
 
     @router.get("/runs/{run}/blind")
     def blind(run: str) -> Response:
@@ -170,9 +218,8 @@ def pages(studio: Studio) -> APIRouter:
     @router.get("/runs/{run}/training")
     def training(run: str) -> Response:
         found = runs.get(run)
-        arms = results.named_arms(found)
-        colours = {arm.name: [arm.label, arm.colour] for arm in arms}
-        return studio.page("training.html", run=found, arms=arms, colours=colours)
+        colours = {arm.name: [arm.label, arm.colour] for arm in found.named_arms}
+        return studio.page("training.html", run=found, arms=found.named_arms, colours=colours)
 
     @router.get("/runs/{run}/results")
     def result(run: str) -> Response:
@@ -185,13 +232,12 @@ def pages(studio: Studio) -> APIRouter:
             shown += [("New images of known groups", content["known"])] if "known" in content else []
         from mcpmix.report.tables import spread_text  # its statistics take a second to load
 
-        arms = results.named_arms(found)
-        return studio.page("results.html", run=found, tables=shown, spread=spread_text, arms=arms)
+        return studio.page("results.html", run=found, tables=shown, spread=spread_text, arms=found.named_arms)
 
-    @router.get("/try")
-    def try_it() -> Response:
-        found = [segmenter for run in runs.all() for segmenter in segmenters_of(run)]
-        return studio.page("try.html", segmenters=found, most_bytes=MOST_BYTES)
+    @router.get("/runs/{run}/report")
+    def made_by_run(run: str) -> Response:
+        report = runs.get(run).artifact("report")
+        return _made(None if report is None else inside(report.folder, "report.html"))
 
     return router
 
@@ -216,9 +262,12 @@ def answers(studio: Studio) -> APIRouter:
         score: Text = "",
         low: float = float("-inf"),
         high: float = float("inf"),
+        choices: bool = False,
     ) -> Response:
         wanted = Filter(state, reason, group, prompt, text, score, low, high)
-        return JSONResponse(studio.bank(runs.get(run)).page(wanted, offset, limit))
+        bank = studio.bank(runs.get(run))
+        more = {"choices": bank.choices()} if choices else {}
+        return JSONResponse(bank.page(wanted, offset, limit) | more)
 
     @router.get("/api/runs/{run}/pairs/{number}")
     def pair(run: str, number: int) -> Response:
@@ -253,7 +302,7 @@ def answers(studio: Studio) -> APIRouter:
     def blind_picture(test: str, picture: str) -> Response:
         found, place = studio.blind.get(test), place_of_picture(picture)
         if place > len(found.answers):
-            raise KeyError(picture)  # not its turn yet
+            raise AbsentError  # not its turn yet
         return _png(found.picture(place))
 
     @router.post("/api/blind/{test}/{place}")
@@ -284,7 +333,7 @@ def answers(studio: Studio) -> APIRouter:
 
 def _of_bank(bank: BankView, number: int) -> BankView:
     if not 0 <= number < len(bank.images):
-        raise KeyError(number)
+        raise AbsentError
     return bank
 
 
@@ -312,19 +361,20 @@ def pictures(studio: Studio) -> APIRouter:
     @router.get("/runs/{run}/sample/{what}")
     def sample(run: str, what: str, id: Text) -> Response:
         found = runs.get(run)
-        record = studio.bank(found).records[id]
+        record = look_up(studio.bank(found).records, id)
         if what in ("image", "mask"):  # as training sees it
             return _png(small_sample(record, what, found.size))
         if what in ("original", "truth"):
             return _png(read_sample(record, "image" if what == "original" else "mask"))
         if what == "depth":
             return _png(read_depth(found.folder / "depth", record.id))
-        raise KeyError(what)
+        raise AbsentError
 
     @router.get("/runs/{run}/prediction")
     def prediction(run: str, id: Text, arm: Text, seed: int) -> Response:
         found = runs.get(run)
-        record, cell = studio.bank(found).records[id], found.finished_cells("evaluation")[arm, seed]
+        record = look_up(studio.bank(found).records, id)
+        cell = look_up(found.finished_cells("evaluation"), (arm, seed))
         mask = read_mask(inside(cell / "predictions", f"{record.id}.png"))
         return _png(mask * mask.dtype.type(255))
 
@@ -338,7 +388,7 @@ def build_app(folder: Path, token: str, *, read_only: bool = False, host: str = 
     """The whole application, guarded."""
     studio = Studio(folder, token, read_only=read_only)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    for part in (pages, answers, pictures):
+    for part in (pages, run_pages, answers, pictures):
         app.include_router(part(studio))
     app.mount("/static", StaticFiles(directory=_STATIC))
 
@@ -351,9 +401,9 @@ def build_app(folder: Path, token: str, *, read_only: bool = False, host: str = 
     def known(request: Request, error: Exception) -> Response:
         return refuse(request, 409 if isinstance(error, StorageError) else 400, str(error))
 
-    @app.exception_handler(KeyError)
-    def absent(request: Request, _error: Exception) -> Response:
-        return refuse(request, 404, "There is no such thing here; it may have been renamed or made anew.")
+    @app.exception_handler(AbsentError)
+    def absent(request: Request, error: Exception) -> Response:
+        return refuse(request, 404, str(error))
 
     @app.exception_handler(TooLargeError)
     def too_large(request: Request, _error: Exception) -> Response:

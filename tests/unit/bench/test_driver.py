@@ -9,6 +9,7 @@ from tests.helpers.progress import Recorder
 from mcpmix.bench import cells as cells_module
 from mcpmix.bench.driver import claimed, forecast, look, run_grid, status_rows
 from mcpmix.bench.plan import expand
+from mcpmix.bench.state import listed_cells, relative
 from mcpmix.core.errors import ConfigError, StorageError, TrainingError
 from mcpmix.core.stage_folder import MANIFEST
 from mcpmix.segmenter import train
@@ -92,6 +93,11 @@ def test_a_failed_cell_is_reported_and_the_others_go_on(make_config, tmp_path):
     assert outcome.failures[name] == "TrainingError: The loss is nan."
     assert f"{name} failed: The loss is nan." in progress.lines
     assert [cell.seed for cell in outcome.cells] == [1]
+    home = plan.home(next(iter(outcome.cells)))
+    assert [item.segmenter for item in listed_cells(plan.out)] == [
+        None,
+        relative(plan.out, home.stage("segmenter")),
+    ]
     assert status_rows(plan)[1][-3:] == ["1/2", "", "1"]
 
     engine = Here()
@@ -136,6 +142,7 @@ def test_a_folder_belongs_to_one_grid_and_one_driver(make_config, tmp_path):
     plan = small(make_config, tmp_path)
     with claimed(plan), pytest.raises(StorageError, match=r"toy is in use by another run"), claimed(plan):
         pass
+    assert json.loads((plan.out / "status.json").read_text())["state"] == "finished"
     assert json.loads((plan.out / "grid.json").read_text())["name"] == "toy"
     with (
         FileLock(plan.out.with_name(".toy.lock")),

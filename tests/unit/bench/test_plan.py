@@ -1,7 +1,8 @@
 import pytest
 
 from mcpmix.bench.grid import Grid, Selection
-from mcpmix.bench.plan import Cell, expand, label_name, layered
+from mcpmix.bench.plan import expand, label_name, layered
+from mcpmix.bench.state import Cell
 from mcpmix.core.errors import ConfigError
 
 BASE = {"preset": "tiny"}

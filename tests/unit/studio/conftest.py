@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from tests.helpers.finished_run import FinishedRun
 
+from mcpmix.bench.state import REAL, Cell, Listed, home_of, list_cells, relative, write_failures
 from mcpmix.config_file import to_yaml
 from mcpmix.core.stage_folder import StageKey, file_digest
 from mcpmix.generator.bank import write_synthetic
@@ -110,6 +111,56 @@ def runs(studio_run, tmp_path):
     """A copy of the folder of all runs, free to change."""
     shutil.copytree(studio_run.config.output, tmp_path / "runs", ignore=shutil.ignore_patterns(".studio"))
     return tmp_path / "runs"
+
+
+def make_grid(runs):
+    """A grid by hand: the cells of the run `trial` as its own, one of them failed, one begun, one waiting."""
+    grid = runs / "bench" / "toy"
+    shutil.copytree(runs / "trial", grid / "inputs/data/all/plain")
+    trained = grid / "inputs/data/all/plain"
+    shutil.rmtree(trained / "report")
+    listed = []
+    for arm in ("full-sup", "mcpmix", "mcpmix-rla"):
+        for seed in (0, 1):
+            generator = REAL if arm == "full-sup" else "plain"
+            cell = Cell("data", "all", generator, "net", arm, seed)
+            home, tail = home_of(grid, cell), f"{arm}/seed-{seed}"
+            done = arm != "mcpmix-rla" and (arm, seed) != ("mcpmix", 1)
+            for stage in ("segmenter", "evaluation"):
+                if done:
+                    shutil.copytree(trained / stage / tail, home.stage(stage))
+            place = relative(grid, home.stage("segmenter")) if done else None
+            label = f"{arm} <b>" if arm == "mcpmix" else arm
+            listed.append(Listed(cell, label, "data/all/plain", "inputs/data/all/plain", 8, place))
+    for stage in ("segmenter", "evaluation"):
+        shutil.rmtree(trained / stage)
+    begun = home_of(grid, listed[4].cell).stage("segmenter").with_name("seed-0.partial")
+    begun.mkdir(parents=True)
+    (begun / "log.jsonl").write_text('{"epoch": 1, "loss_real": 0.5}\n{"epoch": 2, "loss_real": 0.25}\n')
+    list_cells(grid, listed)
+    write_failures(grid, {listed[3].cell.name: f"TrainingError: nan {SCRIPT}"})
+    metrics = {"dsc": {"mean": 55.5, "sd": 1.25, "count": 2}}
+    lines = [
+        {"label": name, "seeds": [0, 1], "ranks": {"dsc": rank}, "spreads": metrics}
+        for rank, name in enumerate(("Full-Sup", "+ MCPMix"))
+    ]
+    block = {"dataset": "data", "labels": "5pc", "images": 6, "lines": lines}
+    column = {"key": "dsc", "label": "DSC", "unit": "%", "higher_is_better": True}
+    (grid / "tables").mkdir()
+    table = {"title": "Ablation", "columns": [column], "blocks": [block]}
+    (grid / "tables" / "far.json").write_text(json.dumps(table))
+    (grid / "tables" / "pairs.json").write_text('{"data/all/plain": {}}')
+    (grid / "tables" / "pairs.csv").write_text("pairs,tried\ndata/all/plain,12\n")
+    tables = [{"kind": "ablation", "name": "far", "part": "abroad"}, {"kind": "pairs"}]
+    (grid / "grid.json").write_text(json.dumps({"name": "toy", "tables": tables}))
+    (grid / "index.html").write_text(f"<h1>all of it</h1>{SCRIPT}")
+    return grid
+
+
+@pytest.fixture
+def grid(runs):
+    """The folder of a grid beside the run, free to change."""
+    return make_grid(runs)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.generator.review import open_review
 from mcpmix.studio.blind import BlindTest, BlindTests, place_of_picture
 from mcpmix.studio.pairs import BankView
+from mcpmix.studio.reading import AbsentError
 from mcpmix.studio.runs import Runs
 
 
@@ -95,5 +96,5 @@ def test_pictures_do_not_tell_what_they_are(own):
 @pytest.mark.parametrize("name", ["x.png", "1", "-1.png", "1.png.png", "../1.png", "¹.png"])
 def test_a_picture_is_a_number(name):
     assert place_of_picture("12.png") == 12
-    with pytest.raises((KeyError, ValueError)):
+    with pytest.raises(AbsentError):
         place_of_picture(name)

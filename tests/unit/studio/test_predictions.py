@@ -9,6 +9,7 @@ from mcpmix.core.errors import DataError
 from mcpmix.phantom import render
 from mcpmix.segmenter.predict import load_segmenter
 from mcpmix.studio.predictions import Predictions, segmenters_of
+from mcpmix.studio.reading import AbsentError
 from mcpmix.studio.runs import Runs
 
 
@@ -74,7 +75,7 @@ def test_the_limit_is_stricter_than_that_of_files(runs_of, monkeypatch):
 
 def test_unknown_segmenters_are_not_looked_for(runs_of):
     for name in ("", "x:full-sup:0", f"{runs_of.all()[0].id}:../..:0", runs_of.all()[0].id):
-        with pytest.raises(KeyError):
+        with pytest.raises(AbsentError):
             Predictions(runs_of).predict(name, b"x", "x.png")
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.studio.conftest import SCRIPT
 
 from mcpmix.core.errors import StorageError
+from mcpmix.studio.reading import AbsentError
 from mcpmix.studio.runs import Runs, flat
 from mcpmix.studio.server import Studio
 
@@ -132,7 +133,7 @@ def test_runs_are_found_at_any_depth_but_not_through_links(runs, tmp_path):
     assert found.name == "grid/deep/one"
     assert Runs(runs).get(found.id).folder == found.folder
     assert [run.name for run in Runs(found.folder).all()] == ["one"]  # a run itself may be named
-    with pytest.raises(KeyError):
+    with pytest.raises(AbsentError):
         Runs(runs).get("../grid")
 
 

@@ -130,14 +130,13 @@ async function refresh(path, target, after) {
 
 const pages = {
   runs() {
-    const form = $("#filters"), compare = $("#compare"), chosen = new Set(), order = {};
-    const labels = ["", "", "", "", "left ", "DSC ", "data ", "seed ", "age "];
+    const form = $("#filters"), compare = $("#compare"), chosen = new Set(), orders = [{}, {}];
     const apply = () => {
-      sortable($("#table table"), order);
+      $$("#table table").reverse().forEach((table, place) => sortable(table, orders[place]));
       for (const row of $$("#table tbody tr[data-id]")) {
         row.hidden = !(row.dataset.text.toLowerCase().includes(form.text.value.toLowerCase()) && (!form.state.value || row.dataset.state === form.state.value));
-        [...row.cells].forEach((cell, column) => { cell.dataset.label = labels[column]; });
         const box = $("input", row);
+        if (!box) continue;
         box.checked = chosen.has(box.value);
         box.onchange = () => { chosen[box.checked ? "add" : "delete"](box.value); compare.disabled = chosen.size < 2; };
       }
@@ -147,6 +146,11 @@ const pages = {
     compare.addEventListener("click", () => { location.href = `/compare?${[...chosen].map((id) => `run=${encodeURIComponent(id)}`).join("&")}`; });
     apply();
     setInterval(guarded(() => refresh("/table", $("#table"), apply)), 3000);
+  },
+
+  grid() {
+    $$("table.sortable").forEach((table) => sortable(table));
+    setInterval(guarded(() => refresh($("#state").dataset.path, $("#state"))), 3000);
   },
 
   run() { setInterval(guarded(() => refresh(`/runs/${run}/flow`, $("#flow"))), 3000); },
@@ -159,13 +163,18 @@ const pages = {
     const load = guarded(async (chunk) => {
       if (loading.has(chunk)) return;
       loading.add(chunk);
-      const mine = version, found = await ask(`/api/runs/${run}/pairs?offset=${chunk * CHUNK}&limit=${CHUNK}&${filters}`);
+      const mine = version, first = form.score.length === 1 && !chunk, found = await ask(`/api/runs/${run}/pairs?offset=${chunk * CHUNK}&limit=${CHUNK}&choices=${first}&${filters}`);
       if (mine !== version) return;
+      if (found.choices) offer(found.choices);
       found.items.forEach((item, at) => tiles.set(chunk * CHUNK + at, item));
       if (found.numbers) numbers = found.numbers;
       if (found.total !== total || !chunk) { total = found.total; $("#count").textContent = `${found.images} counterparts of ${total - found.images} real images`; }
       lay();
     });
+    function offer({ reasons, groups, prompts, scores }) { /* what filters can be set to */
+      for (const [name, values] of Object.entries({ reason: reasons, group: groups, prompt: prompts })) form[name].append(...values.map((value) => element("option", { value }, value)));
+      form.score.append(...Object.entries(scores).map(([name, [low, high]]) => element("option", { value: name }, `${name}, ${number(low, 2)} to ${number(high, 2)}`)));
+    }
     function lay() { /* only the tiles in sight exist */
       columns = Math.max(1, Math.floor(wall.clientWidth / WIDE));
       wall.style.height = `${Math.ceil(total / columns) * HIGH}px`;
@@ -346,6 +355,9 @@ const pages = {
       const found = await ask(`/api/runs/${run}/scores?${query({ part: form.part.value, metric: form.metric.value, seed: form.seed.value })}`);
       if (found.metrics.length && form.metric.options.length !== found.metrics.length) { const kept = form.metric.value; form.metric.replaceChildren(...found.metrics.map((name) => element("option", {}, name))); form.metric.value = kept; }
       rows = found.images;
+      const scored = arms.filter((arm) => rows.some((row) => row.values[arm] != null));
+      if (scored.length && !scored.includes(form.first.value)) form.first.value = scored.at(-1);
+      if (scored.length && !scored.includes(form.second.value)) form.second.value = scored[0];
       list();
     });
     function list() {
