@@ -200,6 +200,6 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     from mcpmix.report import report  # its plots are heavy to import, and nothing before needs them
 
     made.report = report.run(
-        asked, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress
+        asked, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress, made.review
     )
     yield "report"

@@ -46,7 +46,8 @@ class FinishedRun:
     def report(self, **changes):
         parts = ("dataset", "pairs", "segmenters", "evaluations")
         inputs = {name: changes.get(name, getattr(self, name)) for name in parts}
-        return report.run(self.config, *inputs.values(), self.config.folder / "report")
+        folder, review = self.config.folder / "report", changes.get("review")
+        return report.run(self.config, *inputs.values(), folder, review=review)
 
     def page(self, **changes):
         return (self.report(**changes) / "report.html").read_text(encoding="utf-8")

@@ -31,14 +31,28 @@ _PATIENCE = 10  # seconds to wait for another writer
 
 @dataclass(frozen=True)
 class Review:
-    """Where people differ from the bank: files and whether training takes them."""
+    """What people say about a bank. Training takes the changes into account; the rest is for readers."""
 
-    changes: tuple[tuple[str, bool], ...]
+    changes: tuple[tuple[str, bool], ...]  # where they differ from it: files and whether training takes them
+    reviewers: int = 0
+    accepted: int = 0  # counterparts that somebody accepts and nobody rejects
+    rejected: int = 0
 
     @property
     def digest(self) -> str:
         """Identity of the changes, for the keys of trainings."""
         return digest_of(self.changes)
+
+    @property
+    def sentence(self) -> str:
+        """How many were judged by how many people, and what training made of it."""
+        taken, judged = sum(admitted for _, admitted in self.changes), self.accepted + self.rejected
+        people = f"{self.reviewers} reviewer{'s' if self.reviewers > 1 else ''}"
+        return (
+            f"{judged} counterparts were judged by {people}: {self.accepted} accepted, {self.rejected} rejected. "
+            f"Training used this: {len(self.changes) - taken} of the admitted were "
+            f"left out, {taken} that admission had rejected were taken."
+        )
 
     def apply(self, rows: Sequence[Row]) -> list[Row]:
         """The rows of the bank with `admitted` as people say.
@@ -55,7 +69,7 @@ class Review:
 
 
 def read_review(pairs: Artifact, progress: Progress = SILENT) -> Review | None:
-    """What people have changed about a bank; None if nothing.
+    """What people say about a bank; None if nobody has judged any of it.
 
     Raises:
         StorageError: the ledger of the review was changed after it was written.
@@ -66,11 +80,14 @@ def read_review(pairs: Artifact, progress: Progress = SILENT) -> Review | None:
         admitted = admits(row, said.get(row["file"], {}))
         if admitted != row["admitted"]:
             changes.append((str(row["file"]), admitted))
-    if not changes:
+    if not any(said.values()):
         return None
-    taken = sum(admitted for _, admitted in changes)
-    progress.say(f"pairs: by review, {len(changes) - taken} are left out and {taken} rejected ones are taken")
-    return Review(tuple(sorted(changes)))
+    found = [{entry["verdict"] for entry in people.values()} for people in said.values() if people]
+    rejected = sum(REJECT in verdicts for verdicts in found)
+    reviewers = {who for people in said.values() for who in people}
+    review = Review(tuple(sorted(changes)), len(reviewers), len(found) - rejected, rejected)
+    progress.say(f"pairs: {review.sentence}")
+    return review
 
 
 def open_review(pairs: Artifact) -> Ledger:

@@ -5,7 +5,7 @@ The page is one file with everything in it, that needs neither network nor scrip
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -13,12 +13,13 @@ from typing import Any, Self
 from mcpmix.config import Config
 from mcpmix.config_file import to_yaml, without_places
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
+from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, reuse, workspace, write_json, write_text
 from mcpmix.core.training import JsonLines
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex, Record, whole_digest
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import ALL_PARTS, KNOWN
+from mcpmix.generator.review import Review
 from mcpmix.networks.weight_files import licence_of
 from mcpmix.report import render_page, tables
 from mcpmix.report.alarms import alarms, nothing_learnt
@@ -46,11 +47,16 @@ _CASES = 2  # test images shown of each kind: best, median, worst
 
 
 def key(
-    config: Config, dataset: Artifact, pairs: Artifact | None, evaluations: Mapping[Run, Artifact]
+    config: Config,
+    dataset: Artifact,
+    pairs: Artifact | None,
+    evaluations: Mapping[Run, Artifact],
+    review: Review | None = None,
 ) -> StageKey:
     """What the page depends on: it prints the configuration, and evaluations stand for segmenters."""
     inputs = {f"evaluation/{arm}/seed-{seed}": item.digest for (arm, seed), item in evaluations.items()}
     inputs |= {"dataset": whole_digest(dataset)} | ({"pairs": pairs.digest} if pairs else {})
+    inputs |= {"review": digest_of(asdict(review))} if review else {}
     return StageKey("report", without_places(config).model_dump(mode="json"), inputs, config.seed)
 
 
@@ -62,16 +68,17 @@ def run(
     evaluations: Mapping[Run, Artifact],
     out: Path,
     progress: Progress = SILENT,
+    review: Review | None = None,
 ) -> Artifact:
     """Write report.html, table.json and table.md; segmenters and evaluations have the same arms and seeds.
 
     Raises:
         DataError: an evaluation or a log is damaged.
     """
-    wanted = key(config, dataset, pairs, evaluations)
+    wanted = key(config, dataset, pairs, evaluations, review)
     if (finished := reuse(out, wanted, progress)) is not None:
         return finished
-    results = Results(without_places(config), dataset, pairs, segmenters, evaluations)
+    results = Results(without_places(config), dataset, pairs, segmenters, evaluations, review=review)
     with workspace(out, wanted) as space:
         with progress.track("report", 2) as advance:
             table = results.table
@@ -99,6 +106,7 @@ class Results:
     segmenters: Mapping[Run, Artifact]
     evaluations: Mapping[Run, Artifact]
     part: str = "test"
+    review: Review | None = None  # of the pairs, as training knew it
 
     @cached_property
     def parts(self) -> list[Self]:
@@ -292,7 +300,8 @@ def _strips(results: Results) -> list[tuple[str, list[Tile], list[Tile]]]:
     chosen = spread_over_groups({name: record.group for name, record in train.items()}, _STRIPS)
     arrays = load_arrays([train[name] for name in chosen], results.config.data.size)
     files: dict[str, list[Path]] = defaultdict(list)
-    for row in JsonLines(results.pairs / "ledger.jsonl").rows():
+    rows = JsonLines(results.pairs / "ledger.jsonl").rows()
+    for row in rows if results.review is None else results.review.apply(rows):
         if row["admitted"]:
             files[str(row["parent"])].append(results.pairs / str(row["file"]))
     strips = []

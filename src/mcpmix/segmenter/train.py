@@ -51,7 +51,7 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         if source is None:
             raise DataError(f"The arm {arm} trains on pairs: run `mcpmix synthesize` first.")
         digests["pairs"] = source.digest
-        if inputs.review is not None and source is inputs.pairs:
+        if inputs.review is not None and inputs.review.changes and source is inputs.pairs:
             digests["review"] = inputs.review.digest
         if config.synthesis.makes_in_training:
             settings["synthesis"] = config.synthesis.model_dump(mode="json", exclude={"workers"})

@@ -34,6 +34,8 @@ def test_without_a_word_nothing_changes(bank, rows):
     assert read_review(bank) is None
     book = ReviewBook(bank)
     book.judge(rows[0], "Ada", "accept", "fine")  # the machine says so too
+    assert read_review(bank) == Review((), reviewers=1, accepted=1)
+    book.judge(rows[0], "Ada", "withdraw")
     assert read_review(bank) is None
 
 
@@ -43,6 +45,10 @@ def test_people_take_out_and_bring_back(bank, rows):
     book.judge(rows[2], "Ada", "accept")
     review = read_review(bank)
     assert review.changes == (("images/a/0.png", False), ("rejected/b/0-0.png", True))
+    assert review.sentence == (
+        "2 counterparts were judged by 1 reviewer: 1 accepted, 1 rejected. Training used this: 1 of the "
+        "admitted were left out, 1 that admission had rejected were taken."
+    )
     applied = review.apply(rows)
     assert admitted_replicas(applied, ["a", "b"]) == [(1,), (2,)]  # 2: not a place that a later try may fill
     assert [row["admitted"] for row in rows] == [True, True, False, False]
@@ -52,9 +58,9 @@ def test_one_rejection_outweighs_acceptances_and_the_last_word_counts(bank, rows
     book = ReviewBook(bank)
     for who, verdict in (("Ada", "accept"), ("Ben", "reject"), ("Cem", "accept")):
         book.judge(rows[2], who, verdict)
-    assert read_review(bank) is None
+    assert read_review(bank) == Review((), reviewers=3, rejected=1)
     book.judge(rows[2], "Ben", "accept")
-    assert read_review(bank) == Review((("rejected/b/0-0.png", True),))
+    assert read_review(bank) == Review((("rejected/b/0-0.png", True),), reviewers=3, accepted=1)
     for who in ("Ada", "Ben", "Cem"):
         book.judge(rows[2], who, "withdraw")
     assert read_review(bank) is None

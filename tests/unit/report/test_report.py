@@ -16,6 +16,8 @@ from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_mask
+from mcpmix.generator.ledger import read_rows
+from mcpmix.generator.review import Review
 from mcpmix.metrics import score_keys
 from mcpmix.mixing.mcpmix import cosine_decay
 from mcpmix.report import report
@@ -148,7 +150,20 @@ def test_the_key_changes_with_an_evaluation_and_with_the_configuration(run):
     renamed = run.config.model_copy(update={"name": "another"})
     keys = [base, report.key(run.config, *inputs, fewer), report.key(renamed, *inputs, run.evaluations)]
     keys.append(report.key(run.config, run.dataset, None, run.evaluations))
-    assert len({key.digest for key in keys}) == 4
+    review = Review((), reviewers=1, accepted=2)
+    keys.append(report.key(run.config, *inputs, run.evaluations, review))
+    assert len({key.digest for key in keys}) == 5
+
+
+def test_the_page_says_what_people_have_judged_and_shows_what_training_took(tmp_path):
+    run = FinishedRun(tmp_path)
+    assert "reviewer" not in run.page()
+    first = read_rows(run.pairs.folder)[0]["file"]
+    review = Review(((first, False),), reviewers=2, accepted=3, rejected=1)
+    page = Outline(run.page(review=review))
+    assert "4 counterparts were judged by 2 reviewers: 3 accepted, 1 rejected." in page.text
+    assert "1 of the admitted were left out" in page.text
+    assert "all are used" not in page.text
 
 
 @pytest.mark.parametrize("name", ["summary.json", "scores.csv", "predictions/p002_f00.png"])
@@ -328,7 +343,7 @@ JUDGED = [
 
 @pytest.mark.parametrize(
     ("counts", "told"),
-    [(COUNTS, JUDGED), ({}, ["12 counterparts of 4 masks; none was judged, all are used."])],
+    [(COUNTS, JUDGED), ({}, ["12 counterparts of 4 masks; admission judged none, all are used."])],
 )
 def test_the_bank_is_told_in_numbers_and_reasons(run, tmp_path, counts, told):
     folder = tmp_path / "pairs"
