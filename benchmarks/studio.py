@@ -1,10 +1,14 @@
 """How soon the studio answers, and what watching costs a run on the same machine.
 
 python benchmarks/studio.py
+python benchmarks/studio.py --wall      the wall of pairs alone
+
+The wall is that of a bank of 20,000 counterparts which nobody has looked at: a new server is asked for what a
+browser asks for, the page, the first tiles and the thumbnails of a screen, six at a time.
 
 A short run on the phantom is made several times, in turn alone and with the studio open and 50 clients that
 ask for its live curves every two seconds, as an open page does. The clients run on this machine too, at the
-lowest priority. Writes benchmarks/results/studio.json and a part of docs/studio.md; needs a quiet machine.
+lowest priority. Writes benchmarks/results/studio.json and parts of docs/studio.md; needs a quiet machine.
 """
 
 import json
@@ -20,16 +24,25 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from _markers import fill
+from mcpmix.config_file import resolve_config, to_yaml
+from mcpmix.core.stage_folder import StageKey, workspace
+from mcpmix.data.dataset import build_index, write_phantom_set
+from mcpmix.data.index import DatasetIndex
+from mcpmix.generator.bank import write_synthetic
+from mcpmix.phantom import render
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "studio.json"
 CLIENTS, PAUSE, REPEATS = 50, 2.0, 3
+IMAGES, REPLICAS, SHOWN = 20_000, 4, 80
 SETTINGS = ("train.seeds=[0]", "train.arms=[full-sup,mcpmix]", "train.epochs=60")
 
 
@@ -97,9 +110,76 @@ def watched_run(folder: Path) -> tuple[float, int, float]:
     return seconds, answers.value, start
 
 
+def make_bank(folder: Path) -> None:
+    """A run with nothing but a data set and a bank of as many counterparts as `IMAGES`, all alike."""
+    config = resolve_config({"preset": "tiny", "name": "large", "output": str(folder)}, [])
+    (folder / "large").mkdir()
+    (folder / "large" / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    with workspace(folder / "large" / "dataset", StageKey("dataset", {})) as space:
+        plan = config.data.phantom.model_dump()
+        samples, split = write_phantom_set(space.folder, **plan, seed=0, size=config.data.size)
+        index = build_index(samples, split)
+        train = index.part("train")
+        records = [replace(train[n % len(train)], id=f"p{n:05}") for n in range(IMAGES // REPLICAS)]
+        DatasetIndex(tuple(records)).write(space.folder)
+        space.finish(train=len(records))
+    with workspace(folder / "large" / "pairs", StageKey("pairs", {})) as space:
+        pixels = render(1, 2, 3, config.data.size).image
+        ledger = []
+        for number in range(IMAGES):
+            parent, replica = f"p{number // REPLICAS:05}", number % REPLICAS
+            file = f"images/{parent}/{replica}.png"
+            write_synthetic(space.folder / file, pixels, run="large", seed=number)
+            scores = dict.fromkeys(("alignment", "contrast", "distance_train", "mean"), number / IMAGES)
+            row = {"parent": parent, "replica": replica, "file": file, "prompt": "a polyp", "scores": scores}
+            ledger.append({**row, "admitted": True, "reasons": [], "image_sha256": f"{number:064x}"})
+        text = "".join(json.dumps(row) + "\n" for row in ledger)
+        (space.folder / "ledger.jsonl").write_text(text, encoding="utf-8")
+        space.finish(images=IMAGES)
+
+
+def first_screen(runs: Path) -> float:
+    """Seconds from the request for the wall to the last thumbnail of the first screen."""
+    shutil.rmtree(runs / ".studio", ignore_errors=True)
+    with opened(runs) as (address, token, _), ThreadPoolExecutor(6) as browser:
+        (run, *_) = re.findall(r'href="(/runs/[^"/?]+)"', ask(address, token).decode())
+        start = time.monotonic()
+        ask(address, token, f"{run}/pairs")
+        list(browser.map(lambda name: ask(address, token, f"/static/studio.{name}"), ("css", "js")))
+        page = json.loads(ask(address, token, f"/api{run}/pairs?limit=200&choices=true"))
+        shown = [
+            f"id={tile['parent']}" if tile["kind"] == "real" else f"number={tile['number']}"
+            for tile in page["items"][:SHOWN]
+        ]
+        list(browser.map(lambda name: ask(address, token, f"{run}/thumbnail?{name}"), shown))
+        return time.monotonic() - start
+
+
+def measure_wall() -> None:
+    """Make the bank, measure, store, and write the part of the page."""
+    with tempfile.TemporaryDirectory() as work:
+        make_bank(Path(work))
+        seconds = [first_screen(Path(work)) for _ in range(5)]
+    known = json.loads(RESULT.read_text(encoding="utf-8"))
+    load = [round(value, 1) for value in os.getloadavg()]
+    found = {**known, "wall": {"images": IMAGES, "thumbnails": SHOWN, "seconds": seconds, "load": load}}
+    RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    text = (
+        f"Of a bank of {IMAGES:,} counterparts, the first screen ({SHOWN} thumbnails that were not made yet, "
+        f"ledger not read yet) took {statistics.median(seconds):.2f} s (median of {len(seconds)}, "
+        f"{min(seconds):.2f} to {max(seconds):.2f}; load of the machine {load[0]:g} on two cores). "
+        "Written by `python benchmarks/studio.py --wall`."
+    )
+    fill(ROOT / "docs" / "studio.md", "studio-wall", text)
+    print(text)
+
+
 def main() -> None:
-    """Measure in turn, store, and write the part of the page."""
+    """Measure in turn, store, and write the parts of the page."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    measure_wall()
+    if "--wall" in sys.argv:
+        return
     alone, watched, starts, answers = [], [], [], 0
     with tempfile.TemporaryDirectory() as work:
         runs = Path(work)
@@ -111,7 +191,15 @@ def main() -> None:
             starts.append(start)
             answers += count
     ratio = statistics.median(watched) / statistics.median(alone)
-    found = {"alone": alone, "watched": watched, "ratio": ratio, "starts": starts, "answers": answers}
+    known = json.loads(RESULT.read_text(encoding="utf-8"))
+    found = {
+        **known,
+        "alone": alone,
+        "watched": watched,
+        "ratio": ratio,
+        "starts": starts,
+        "answers": answers,
+    }
     RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     text = (
         f"A run took {ratio:.2f} times as long with the studio open and {CLIENTS} clients that asked for "

@@ -49,4 +49,5 @@ def studio(
         import webbrowser
 
         threading.Timer(0.5, webbrowser.open, [address(listener, token)]).start()
-    make_server(app).run(sockets=[listener])
+    with suppress(KeyboardInterrupt):
+        make_server(app).run(sockets=[listener])

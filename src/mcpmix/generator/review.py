@@ -47,11 +47,11 @@ class Review:
     def sentence(self) -> str:
         """How many were judged by how many people, and what training made of it."""
         taken, judged = sum(admitted for _, admitted in self.changes), self.accepted + self.rejected
-        people = f"{self.reviewers} reviewer{'s' if self.reviewers > 1 else ''}"
+        left, plural = len(self.changes) - taken, "s" if self.reviewers > 1 else ""
         return (
-            f"{judged} counterparts were judged by {people}: {self.accepted} accepted, {self.rejected} rejected. "
-            f"Training used this: {len(self.changes) - taken} of the admitted were "
-            f"left out, {taken} that admission had rejected were taken."
+            f"{judged} counterparts were judged by {self.reviewers} reviewer{plural}: {self.accepted} "
+            f"accepted, {self.rejected} rejected. Training used this: {left} of the admitted were left out, "
+            f"{taken} that admission had rejected were taken."
         )
 
     def apply(self, rows: Sequence[Row]) -> list[Row]:

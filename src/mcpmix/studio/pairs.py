@@ -137,6 +137,11 @@ class BankView:
                             self._read += len(line)
             except FileNotFoundError:  # none yet, or just being renamed
                 return
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f"{path} is damaged after {self._read} bytes ({error!r}). Restore it, or delete its "
+                    "folder to make the images anew."
+                ) from error
 
     def _tried(self, row: Row, records: Mapping[str, Record]) -> Tried:
         scores = {name: value for name, value in row.get("scores", {}).items() if isinstance(value, _NUMBER)}

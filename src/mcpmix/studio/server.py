@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
@@ -103,7 +104,8 @@ class Studio:
 
     def prepare(self, run: RunView) -> None:
         """Read the bank of a run, and make its thumbnails in the background."""
-        self.thumbnails.prepare(self.all_thumbnails(self.bank(run)))
+        with suppress(McpmixError):  # the page gets the message when it asks
+            self.thumbnails.prepare(self.all_thumbnails(self.bank(run)))
 
     def all_thumbnails(self, bank: BankView) -> Iterator[tuple[str, Any]]:
         """Those of a bank in the order of the wall."""

@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import os
+import re
 import shutil
 import threading
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from PIL import Image
 from tests.unit.studio.conftest import TOKEN
 
 import mcpmix
+from mcpmix.bench.state import write_failures
 from mcpmix.core.stage_folder import read_artifact
 from mcpmix.data.cache import load_arrays
 from mcpmix.data.index import DatasetIndex
@@ -85,8 +87,9 @@ def visit(chromium):
 
 
 def is_problem(entry):
-    """An error of the page; a request that the studio refuses with a message (400) is none."""
-    return entry.type == "error" and "status of 400" not in entry.text
+    """An error of the page; a refusal with a message (400) and a script that a sandbox blocks are none."""
+    expected = ("status of 400", "Blocked script execution in")
+    return entry.type == "error" and not any(text in entry.text for text in expected)
 
 
 def canvas(page, selector="#picture"):
@@ -307,6 +310,32 @@ def test_drop_an_image_and_get_its_mask(visit, served, studio_run, tmp_path):
         assert np.array_equal(np.asarray(mask), expected * 255)
     page.set_input_files("#file", {"name": "no.png", "mimeType": "image/png", "buffer": b"not an image"})
     expect(page.locator("#message")).to_contain_text("no.png cannot be read: it is not a PNG")
+
+
+def test_the_page_of_a_grid_follows_its_cells(visit, own, grid):
+    page = visit(own, viewport={"width": 390, "height": 800})
+    page.click("text=bench/toy")
+    failed = page.locator("a.seed.failed")
+    expect(failed).to_have_attribute("aria-label", re.compile("seed 1: failed TrainingError: nan <script>"))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    heading = page.locator("table.sortable").first.locator("thead button").first
+    heading.click()
+    rows = page.locator("table.sortable").first.locator("tbody th")
+    assert rows.all_inner_texts() == ["+ MCPMix", "Full-Sup"]
+    write_failures(grid, {})  # as the driver does when it starts again
+    expect(failed).to_have_count(0)
+    expect(page.locator(".seed.waiting")).to_have_count(2)
+    page.click("a.seed.begun")
+    page.wait_for_selector("#charts polyline[data-cell='mcpmix-rla:0'][data-count='2']", state="attached")
+    page.click("nav >> text=Results")
+    page.wait_for_selector("#images tbody tr")
+    assert page.locator("[name=first]").input_value() == "mcpmix"  # RLA is not evaluated yet
+    page.locator("#images tbody tr").first.click()
+    expect(page.locator("#panels canvas")).to_have_count(3)
+    page.click("nav >> text=bench/toy")
+    page.click("text=The page that the grid has made")
+    assert page.inner_text("h1") == "all of it"
+    assert page.title() != "stolen"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])

@@ -143,6 +143,9 @@ def test_no_parameter_leads_out_of_the_folders(served, bad):
     paths = [
         f"/runs/{text}",
         f"/runs/{text}/pairs",
+        f"/runs/{text}/report",
+        f"/grids/{text}",
+        f"/grids/{text}/page",
         f"/static/{text}",
         f"/runs/{run}/sample/{text}?id=a",
         f"/{text}",
@@ -206,6 +209,17 @@ def test_an_image_that_is_not_the_indexed_one_is_not_shown(serve, runs, tmp_path
         answer = client.get(f"/runs/{served.run}/sample/original?id={sample}")
     assert answer.status_code == 400
     assert "changed since it was indexed" in answer.json()["error"]
+
+
+def test_a_damaged_ledger_is_not_taken_for_something_absent(serve, runs):
+    ledger = runs / "trial" / "pairs" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"parent"', '"paren"'))
+    served = serve(runs)
+    with served.client() as client:
+        assert client.get(f"/runs/{served.run}/pairs").status_code == 200
+        answer = client.get(f"/api/runs/{served.run}/pairs")
+        assert answer.status_code == 400
+        assert "ledger.jsonl is damaged after 0 bytes (KeyError('parent'))" in answer.json()["error"]
 
 
 def test_two_gigabytes_are_refused_before_they_arrive(served):

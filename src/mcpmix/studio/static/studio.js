@@ -173,7 +173,8 @@ const pages = {
     });
     function offer({ reasons, groups, prompts, scores }) { /* what filters can be set to */
       for (const [name, values] of Object.entries({ reason: reasons, group: groups, prompt: prompts })) form[name].append(...values.map((value) => element("option", { value }, value)));
-      form.score.append(...Object.entries(scores).map(([name, [low, high]]) => element("option", { value: name }, `${name}, ${number(low, 2)} to ${number(high, 2)}`)));
+      form.score.append(...Object.keys(scores).map((name) => element("option", { value: name }, name)));
+      form.score.addEventListener("change", () => { [form.low.placeholder, form.high.placeholder] = (scores[form.score.value] || []).map((value) => number(value, 2)).concat("", ""); });
     }
     function lay() { /* only the tiles in sight exist */
       columns = Math.max(1, Math.floor(wall.clientWidth / WIDE));
