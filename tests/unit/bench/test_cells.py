@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcpmix.bench.cells import Made, epochs_done, read_pace
-from mcpmix.bench.plan import Home
+from mcpmix.bench.cells import Made, read_pace
+from mcpmix.bench.state import Home
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import StorageError
 
@@ -11,14 +11,6 @@ from mcpmix.core.errors import StorageError
 @pytest.fixture
 def home(tmp_path):
     return Home(tmp_path, "cutmix/seed-0")
-
-
-def test_epochs_are_the_lines_of_the_log_of_an_unfinished_training(home):
-    assert epochs_done(home) == 0
-    log = home.folder / "segmenter/cutmix/seed-0.partial/log.jsonl"
-    log.parent.mkdir(parents=True)
-    log.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')  # the third is being written
-    assert epochs_done(home) == 2
 
 
 def test_a_pace_that_was_not_measured_is_none_and_a_damaged_one_is_named(home):
