@@ -25,6 +25,7 @@ from mcpmix.generator import adapt, depth, finetune, judge, pseudo, synthesize
 from mcpmix.generator.baselines import controlpolypnet, gensrrfi, satsynth
 from mcpmix.generator.baselines.labelled_set import Sources
 from mcpmix.generator.review import Review, read_review
+from mcpmix.report import report
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import (
     Inputs,
@@ -196,8 +197,6 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     }
     made.evaluations = make_cells(config, "evaluation", evaluations, runtime, progress)
     yield "evaluation"
-
-    from mcpmix.report import report  # its plots are heavy to import, and nothing before needs them
 
     made.report = report.run(
         asked, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.cluster.vq import kmeans2, whiten
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
@@ -283,6 +282,8 @@ def look_words(number: int) -> str:
 
 def group_looks(features: np.ndarray, count: int, seed: int) -> list[int]:
     """The look of each image, by k-means on its features (N, F); numbered without gaps."""
+    from scipy.cluster.vq import kmeans2, whiten
+
     scaled = whiten(features[:, features.std(axis=0) > 0])
     _, labels = kmeans2(scaled, min(count, len(features)), minit="++", rng=seed_for("looks", seed) % 2**32)
     return [int(number) for number in np.unique(labels, return_inverse=True)[1]]
