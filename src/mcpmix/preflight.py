@@ -43,7 +43,7 @@ from mcpmix.data.leakage import SeenImage
 from mcpmix.data.likeness import Phi
 from mcpmix.data.splits import keep_labels, require_lesions
 from mcpmix.data.tables import unknown_ids
-from mcpmix.estimates import disk, makes_pairs, memory, part_sizes, seconds_left, time_text
+from mcpmix.estimates import disk, makes_pairs, memory, part_sizes
 from mcpmix.generator.bank import inspect_bank
 from mcpmix.networks.controlnet import require_fit
 from mcpmix.networks.diffusion import image_multiple, load_autoencoder, require_channels
@@ -53,6 +53,7 @@ from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
 from mcpmix.segmenter import arms as kinds
 from mcpmix.segmenter.track import require_trackers
+from mcpmix.timing import seconds_left, time_text
 
 _PIPELINE = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _FEW_TESTED = 3  # images or groups, below which a test says little

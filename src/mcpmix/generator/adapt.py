@@ -123,7 +123,7 @@ def run(
                 learning_rate=settings.learning_rate,
                 batch_size=settings.batch_size,
                 ema_decay=settings.ema_decay,
-                lora_rank=_lora_rank(config, start),
+                lora_rank=lora_rank(config, start),
                 save_every=settings.save_every,
                 look_every=settings.validate_every,
                 seed=config.seed,
@@ -192,7 +192,8 @@ def draw_chances(places: Sequence[str]) -> np.ndarray:
     return weights / weights.sum()
 
 
-def _lora_rank(config: Config, start: DiffusionBase) -> int:
+def lora_rank(config: Config, start: DiffusionBase) -> int:
+    """Rank of LoRA for a base to start from; 0: all its weights learn."""
     rank = config.adapt.lora_rank
     if rank != "auto":
         return rank
