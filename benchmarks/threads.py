@@ -1,10 +1,11 @@
 """What waiting threads cost: fine-tuning and prediction with spinning and with passive waiting.
 
-python benchmarks/threads.py [--busy N]
+python benchmarks/threads.py [--busy N] [--steps N] [--repeats N]
 
 Each measurement is a process of its own, because OpenMP reads its variables once. `--busy N` adds N processes
 that only count, as another program on the same machine would. Run it on a quiet machine, without and with
-`--busy`; the figures of a machine that does other work mean nothing.
+`--busy`; the figures of a machine that does other work mean nothing. Writes results/threads.json and, from
+all that is in it, the table of docs/first-hour.md.
 """
 
 import argparse
@@ -17,14 +18,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "threads.json"
+from _markers import fill
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "threads.json"
 WAYS = {
     "spinning": {"OMP_WAIT_POLICY": "ACTIVE"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"},
 }
-_REPEATS = 3
-_STEPS = 20
 _CHILD = """
 import sys, time
 import torch
@@ -47,26 +50,29 @@ print((time.perf_counter() - start) / int(sys.argv[2]))
 """
 
 
+WORK = {"train": "training, 8 images", "predict": "prediction, 1 image"}
+
+
 def _count() -> None:
     while True:
         pass
 
 
-def measure(work: str, way: dict[str, str]) -> float:
+def measure(work: str, way: dict[str, str], steps: int, repeats: int) -> float:
     """Seconds of one step in a process with these variables: the median of some runs."""
     names = {name for setting in WAYS.values() for name in setting}
     clean = {name: value for name, value in os.environ.items() if name not in names}
     seconds = [
         float(
             subprocess.run(
-                [sys.executable, "-c", _CHILD, work, str(_STEPS)],
+                [sys.executable, "-c", _CHILD, work, str(steps)],
                 env=clean | way,
                 capture_output=True,
                 text=True,
                 check=True,
             ).stdout
         )
-        for _ in range(_REPEATS)
+        for _ in range(repeats)
     ]
     return statistics.median(seconds)
 
@@ -75,12 +81,16 @@ def main() -> None:
     """Measure and add the figures to the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--busy", type=int, default=0, help="processes that count beside it")
-    busy = parser.parse_args().busy
+    parser.add_argument("--steps", type=int, default=20, help="steps of each run")
+    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts")
+    told = parser.parse_args()
+    busy = told.busy
     others = [multiprocessing.Process(target=_count, daemon=True) for _ in range(busy)]
     for other in others:
         other.start()
     found = {
-        work: {way: measure(work, values) for way, values in WAYS.items()} for work in ("train", "predict")
+        work: {way: measure(work, values, told.steps, told.repeats) for way, values in WAYS.items()}
+        for work in WORK
     }
     for other in others:
         other.terminate()
@@ -92,8 +102,23 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
     }
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    for work, ways in found.items():
-        print(f"{work}, busy {busy}: " + ", ".join(f"{way} {value:.4f} s" for way, value in ways.items()))
+    page = table(kept)
+    fill(HERE.parent / "docs" / "first-hour.md", "threads", page)
+    print(page)
+
+
+def table(kept: dict[str, dict[str, Any]]) -> str:
+    """All measurements as a table, and where they come from."""
+    rows = ["| machine | step | spinning | passive | |", "|---|---|---:|---:|---:|"]
+    for name, one in sorted(kept.items()):
+        count = int(name.removeprefix("busy "))
+        state = f"with {count} other busy {'process' if count == 1 else 'processes'}" if count else "quiet"
+        for work, ways in one["seconds_per_step"].items():
+            spinning, passive = (1000 * ways[way] for way in WAYS)
+            ratio = f"{spinning / passive:.1f} x"
+            rows.append(f"| {state} | {WORK[work]} | {spinning:.0f} ms | {passive:.0f} ms | {ratio} |")
+    cores, date = (kept[max(kept)][fact] for fact in ("cores", "date"))
+    return "\n".join([*rows, "", f"Written by `python benchmarks/threads.py` on {cores} cores, {date}."])
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ _SOURCES = (  # of weights: a path, or a name that is no path
     "rla.features",
     "editor.model",
 )
+_KEPT = "config.yaml"  # in the folder of a run: its settings, resolved
 _LONGEST_SHOWN = 200
 _BRACKETS = 100  # open at a time, those in texts included
 _DEEPEST, _LARGEST = 30, 100_000  # levels and values of a configuration: far more than any has
@@ -170,17 +171,23 @@ def keep_settings(config: Config, progress: Progress) -> None:
 
     A finished run can be shown from there, and a stage that has to be made says itself that it cannot.
     """
-    path, text = config.folder / "config.yaml", to_yaml(config)
-    if path.is_file() and path.read_bytes() == text.encode():
+    if are_kept(config):
         return
+    path = config.folder / _KEPT
     try:
         with storage_errors(config.folder):
             make_folder(config.folder)
-            write_text(path, text)
+            write_text(path, to_yaml(config))
     except StorageError as error:
         if not path.is_file():
             raise
         progress.say(f"config.yaml stays as it is: {error}")
+
+
+def are_kept(config: Config) -> bool:
+    """Whether the run's folder holds exactly this configuration."""
+    path = config.folder / _KEPT
+    return path.is_file() and path.read_bytes() == to_yaml(config).encode()
 
 
 def _load_presets(names: object) -> Tree:

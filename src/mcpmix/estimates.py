@@ -1,27 +1,16 @@
-"""What a run will need: memory of each stage, disk and time."""
+"""What a run will need: memory of each stage, and disk."""
 
-import math
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from mcpmix.config import Config
-from mcpmix.core.device import Runtime, worker_count
+from mcpmix.core.device import worker_count
 from mcpmix.core.errors import McpmixError, StorageError
-from mcpmix.core.processes import Processes
-from mcpmix.core.stage_folder import read_artifact
 from mcpmix.data.splits import ALL_PARTS
-from mcpmix.generator.counterparts import condition
-from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, encode_all, view_count
-from mcpmix.networks.controlnet import control_from_base
-from mcpmix.networks.diffusion import embed_prompts, load_base
-from mcpmix.networks.generator import Generator, SamplingSettings
 from mcpmix.networks.memory import (
     build_meta,
     finetune_plan,
@@ -31,16 +20,14 @@ from mcpmix.networks.memory import (
     training_plan,
 )
 from mcpmix.networks.segmenter import build_segmenter
-from mcpmix.networks.weight_files import resolve
-from mcpmix.segmenter.arms import needs_generator, needs_pairs, needs_set
+from mcpmix.segmenter.arms import needs_generator, needs_set
 
-_LARGE = 200_000_000  # parameters; a larger UNet is not trained on a CPU
+LARGE = 200_000_000  # parameters; a larger UNet is not trained on a CPU
 # For the estimate of the disk:
 _FLOAT = 4  # bytes
 _ADAM_STATE = 4  # tensors of a parameter's size in a checkpoint: weights, their average or best, two moments
 _PNG_BYTES = 2.5  # per pixel of a photograph
 _DEPTH_BYTES = 2  # per pixel
-_FEW_STEPS = 1000  # optimiser steps of a run, below which timing some would take longer than it is worth
 _CACHED_BYTES = 4  # per pixel: three channels and the mask
 
 
@@ -65,7 +52,7 @@ def memory(config: Config) -> Iterator[tuple[str, str]]:
     precision: torch.dtype = getattr(torch, config.runtime.precision, torch.float32)
     if config.runtime.precision == "auto":
         on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        large = pipeline is not None and parameter_count(pipeline.unet) > _LARGE  # it will be on a GPU
+        large = pipeline is not None and parameter_count(pipeline.unet) > LARGE  # it will be on a GPU
         precision = torch.bfloat16 if on_gpu or large else torch.float32
     numbers = str(precision).removeprefix("torch.")
     if pipeline is not None:
@@ -171,106 +158,3 @@ def part_sizes(config: Config, images: Mapping[str, int] | None) -> Mapping[str,
         "test": plan.test_patients * plan.test_frames_per_patient,
         "known": plan.train_patients * plan.known_frames_per_patient,
     }
-
-
-# --- time --------------------------------------------------------------------------------------------------
-
-
-def seconds_left(config: Config, images: Mapping[str, int], runtime: Runtime) -> dict[str, float]:
-    """Seconds of the long stages that are not finished, by name, from a few steps of each on this machine.
-
-    Rough: loading, depth, evaluation and `adapt` are left out. Empty for a run of few steps, or where a base
-    is too large for a CPU.
-
-    Args:
-        images: number of images of each part.
-    """
-    train, tuning = config.train, config.finetune
-    per_epoch = math.ceil(images["train"] / train.batch_size)
-    weights = [1 + needs_pairs(arm) for arm in train.arms]  # a mixed image beside each real one
-    steps = (train.epochs + train.tail_epochs) * per_epoch * sum(weights) * len(train.seeds)
-    pairs = makes_pairs(config)
-    if steps + (tuning.steps if pairs else 0) < _FEW_STEPS:
-        return {}
-    found: dict[str, float] = {}
-    # What is built here must not move the random numbers of the run.
-    with torch.random.fork_rng(), suppress(McpmixError):
-        if pairs and not read_artifact(config.folder / "pairs"):
-            found |= _generator_seconds(config, images["train"], runtime)
-        cells = [f"{arm}/seed-{seed}" for arm in train.arms for seed in train.seeds]
-        there = [read_artifact(config.folder / "segmenter" / cell) is not None for cell in cells]
-        open_share = 1 - sum(there) / max(1, len(cells))
-        if open_share:
-            found["segmenter"] = open_share * steps * _training_step(config, runtime)
-    return found
-
-
-def time_text(seconds: Mapping[str, float]) -> str:
-    """Seconds of stages in words: `about 25 min in all (generator 5 min, pairs 2 min, segmenter 18 min)`."""
-    parts = ", ".join(f"{name} {_minutes(value)}" for name, value in seconds.items())
-    return f"about {_minutes(sum(seconds.values()))} in all ({parts}), by a few steps of each on this machine"
-
-
-def _minutes(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _pace(step: Callable[[], object]) -> float:
-    """Seconds of one step: the faster of two after one that warms up."""
-    step()
-    taken = []
-    for _ in range(2):
-        start = time.perf_counter()
-        step()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
-
-
-def _training_step(config: Config, runtime: Runtime) -> float:
-    wanted, size = config.segmenter, config.data.size
-    network = build_segmenter(wanted.name, wanted.variant, options=wanted.options).to(runtime.device).train()
-    images = torch.rand(config.train.batch_size, 3, size, size, device=runtime.device)
-    optimiser = torch.optim.AdamW(network.parameters())
-
-    def step() -> None:
-        with runtime.autocast():
-            loss: Tensor = network(images).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        loss.item()  # waits for a GPU
-
-    return _pace(step)
-
-
-def _generator_seconds(config: Config, count: int, runtime: Runtime) -> dict[str, float]:
-    """Of fine-tuning, encoding included, and of the bank of counterparts; finished stages are left out."""
-    tuning, synthesis, size = config.finetune, config.synthesis, config.data.size
-    base = load_base(resolve(config.generator.base, "pipeline")).to(runtime.device)
-    if runtime.device.type == "cpu" and parameter_count(base.unet) > _LARGE:
-        return {}
-    found = {}
-    batch = min(tuning.batch_size, 16)
-    images = torch.rand(batch, 3, size, size)
-    encoding = _pace(lambda: encode_all(base.vae, images)) / batch
-    masks = torch.zeros(batch, size, size)
-    conditions = condition(masks, masks, tuning.condition, "keep")
-    text = embed_prompts(base, ["", config.generator.prompt.text])
-    latents = encode_all(base.vae, images)[None, None]
-    if synthesis.source == "bank":
-        drawn = SamplingSettings(2, synthesis.guidance, synthesis.mask_guidance, 1.0)
-        sampler = Generator(base, control_from_base(base).to(runtime.device))
-        prompts = [config.generator.prompt.text] * batch
-        pace = _pace(lambda: sampler.sample(conditions, prompts, list(range(batch)), drawn)) / batch
-        found["pairs"] = pace * synthesis.steps / 2 * count * synthesis.replicas
-    if not read_artifact(config.folder / "generator"):
-        networks = build_networks(base, tuning, runtime)
-        dropout = (tuning.mask_dropout, tuning.depth_dropout)
-        data = TrainingSet(latents, conditions, masks, text, np.ones(batch, np.int64), dropout)
-        trainer = Trainer(networks, data, config, runtime, Processes())
-        steps = tuning.first_steps + tuning.steps
-        seconds = steps * _pace(lambda: trainer.step(0)) + encoding * count * view_count(tuning, count)
-        found = {"generator": seconds, **found}
-    return found

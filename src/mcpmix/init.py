@@ -147,7 +147,7 @@ def write_starter_config(
     findings = [f"source: {source}", *_findings(collection, config)]
     if preset is None:
         there = f"{_BY_MACHINE[fast]}, because this machine has {'a' if fast else 'no'} GPU"
-        findings.append(f"preset: {there}; --preset takes another")
+        findings.append(f"preset: {there}; --preset takes another, and `mcpmix check` says how long it takes")
     if words:
         findings.append(f"counterparts take the colours that these images have: {', '.join(words)}")
     if "generator" in tree:

@@ -20,11 +20,11 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.core.status import recorded
 from mcpmix.data import dataset, unlabelled
-from mcpmix.estimates import seconds_left, time_text
 from mcpmix.generator import adapt, depth, finetune, judge, pseudo, synthesize
 from mcpmix.generator.baselines import controlpolypnet, gensrrfi, satsynth
 from mcpmix.generator.baselines.labelled_set import Sources
 from mcpmix.generator.review import Review, read_review
+from mcpmix.report import report
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import (
     Inputs,
@@ -38,6 +38,7 @@ from mcpmix.segmenter.arms import (
     takes_pairs,
 )
 from mcpmix.segmenter.cells import Cell, make_cells
+from mcpmix.timing import seconds_left, time_text
 
 _BASELINES = {stage.METHOD: stage for stage in (controlpolypnet, gensrrfi, satsynth)}
 
@@ -107,8 +108,11 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
                 left = seconds_left(config, made.dataset.manifest["counts"], runtime)
                 if left:
                     progress.say(f"time: {time_text(left)}")
-            elif left.pop(stage, 0.0) and left:
-                progress.say(f"left: {time_text(left)}")
+            elif stage in left:
+                names = list(left)  # in the order of the run: what stands before it is there too
+                left = {name: left[name] for name in names[names.index(stage) + 1 :]}
+                if left:
+                    progress.say(f"left: {time_text(left)}")
     return made
 
 
@@ -147,6 +151,7 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
                 made.pseudo = pseudo.run(
                     config, made.unlabelled, made.judge, folder / "pseudo", runtime, progress
                 )
+        yield "judge"
     if generated:
         assert made.depth is not None
         begins = None
@@ -196,8 +201,6 @@ def _stages(config: Config, made: Run, progress: Progress, until: str) -> Iterat
     }
     made.evaluations = make_cells(config, "evaluation", evaluations, runtime, progress)
     yield "evaluation"
-
-    from mcpmix.report import report  # its plots are heavy to import, and nothing before needs them
 
     made.report = report.run(
         asked, data, made.pairs, made.segmenters, made.evaluations, folder / "report", progress, made.review

@@ -19,6 +19,7 @@ ORDER = (
     "replay",
     "run",
     "preflight",
+    "timing",
     "estimates",
     "init",
     "report",

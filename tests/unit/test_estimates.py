@@ -4,8 +4,7 @@ import pytest
 import torch
 from tests.unit.test_preflight import phantom_config
 
-from mcpmix.core.device import setup
-from mcpmix.estimates import estimate_bytes, seconds_left, time_text
+from mcpmix.estimates import estimate_bytes
 from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.preflight import check
@@ -60,24 +59,3 @@ def test_memory_of_a_network_that_needs_numbers_is_unknown(tmp_path, monkeypatch
     monkeypatch.setattr("mcpmix.estimates.build_segmenter", lambda *_, **__: Peeking(3, 1, 1))
     facts = check(phantom_config(tmp_path)).facts
     assert facts["train"].startswith("memory unknown: a step without numbers failed")
-
-
-def test_time_is_measured_for_every_long_stage_and_not_for_short_runs(tmp_path, random_models):
-    paired = ("train.arms=[full-sup, mcpmix]", "data.size=32", "train.batch_size=2", "finetune.batch_size=2",
-              f"generator.base={random_models / 'pipeline'}", "finetune.start=null")  # fmt: skip
-    config = phantom_config(tmp_path, *paired, "segmenter.weights=null")
-    runtime = setup("cpu", "float32", 1, deterministic=True)
-    state = torch.random.get_rng_state()
-    found = seconds_left(config, {"train": 24}, runtime)
-    assert list(found) == ["generator", "pairs", "segmenter"]
-    assert all(value > 0 for value in found.values())
-    assert torch.equal(state, torch.random.get_rng_state())  # the run draws what it would have drawn
-    twice = seconds_left(config, {"train": 48}, runtime)
-    assert twice["segmenter"] > 1.2 * found["segmenter"]
-    short = phantom_config(tmp_path, "train.epochs=2")
-    assert seconds_left(short, {"train": 24}, runtime) == {}
-
-
-def test_time_in_words():
-    text = time_text({"generator": 300.0, "pairs": 45.0, "segmenter": 7200.0})
-    assert text.startswith("about 2.1 h in all (generator 5 min, pairs 45 s, segmenter 2.0 h)")

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from tests.architecture.test_imports import loaded_by
 from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import DataError
@@ -57,6 +58,14 @@ def test_everything_is_reused_the_second_time(finished):
     run(finished, recorder)
     assert recorder.titles == []
     assert before == {path: path.stat().st_mtime_ns for path in finished.folder.rglob(MANIFEST)}
+
+
+def test_showing_a_finished_run_loads_no_library_that_it_does_not_need(finished):
+    shown = f"from mcpmix.cli.app import main\ntry: main(['run', {str(finished.folder / 'config.yaml')!r}])"
+    loaded = loaded_by(f"{shown}\nexcept SystemExit as end: assert not end.code")
+    assert {"torch", "mcpmix.generator.finetune", "mcpmix.report.report"} <= loaded
+    slow = {"diffusers", "transformers", "torchvision", "torch._dynamo", "scipy", "numba", "matplotlib"}
+    assert not loaded & slow
 
 
 def test_no_stage_writes_into_a_finished_folder(finished):

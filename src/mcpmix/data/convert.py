@@ -176,6 +176,11 @@ def repair_configured(
     left_out: list[str] = []
     if data.source == FOLDER and data.images is not None and data.masks is not None:
         samples = tuple(scan_folder(data.images, data.masks, data.groups, left_out=left_out))
+        if not samples and data.groups is not None:
+            raise DataError(
+                f"--fix: no image has a group in {data.groups}, so the copy would be empty. Mend the table, "
+                "or give data.groups=null to write the copy without groups."
+            )
         collection = Collection(samples, grouped=kind_of_groups(data.groups))
     else:
         collection = load_collection(data.source, root=data.root, progress=progress)

@@ -44,7 +44,6 @@ from mcpmix.data.splits import (
     write_split,
 )
 from mcpmix.data.tables import kind_of_groups
-from mcpmix.phantom import render
 
 FOLDER = "folder"
 PRETRAINING_SEED = 1_000_003
@@ -140,6 +139,8 @@ def write_phantom_set(
     Returns:
         The samples (ids like p003_f02, group p003, source "phantom") and their split.
     """
+    from mcpmix.phantom import render
+
     patients = (train_patients, validation_patients, test_patients)
     frames = (frames_per_patient, frames_per_patient, test_frames_per_patient)
     # Patients are numbered in turn, so that growing one part moves no patient of another.
@@ -173,6 +174,8 @@ def write_phantom_set(
 
 def _new_frames(world: int, patient: int, trained: int, size: int) -> Iterator[int]:
     """Numbers of a patient's frames after the first `trained` ones, without near-duplicates of these."""
+    from mcpmix.phantom import render
+
     # One in 200 has nearly the same view of another lesion, and evaluation would refuse it.
     looks = [look_of(render(world, patient, frame, size).image) for frame in range(trained)]
     for frame in count(trained):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from mcpmix.core.device import core_count
 from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.likeness import Phi, colours_of, look_of, square
 from mcpmix.data.sample import Sample, pixel_digest, read_pair
 
-_BATCH = 32  # images that phi sees at a time
+_BATCH = 32  # images at a time
 _THUMBNAIL = 96  # pixels, longer side
 _YELLOW = (255, 220, 0)
 _ORIENTATION = 0x0112
@@ -64,23 +66,24 @@ def inspect_all(
         phi: a feature network, to find copies that were mirrored, rotated or recoloured.
     """
     facts: list[Facts] = []
-    waiting: dict[int, Pixels] = {}
-    with progress.track("Auditing images", len(samples)) as advance:
-        for place, sample in enumerate(sorted(samples, key=lambda sample: sample.id)):
-            found, image = inspect(sample)
-            facts.append(found)
-            if phi is not None and image is not None:
-                waiting[place] = square(image)
-            if phi is not None and waiting and (len(waiting) == _BATCH or place == len(samples) - 1):
-                for row, vector in zip(waiting, phi(np.stack(list(waiting.values()))), strict=True):
-                    facts[row] = replace(facts[row], features=vector)
-                waiting.clear()
-            advance()
+    ordered = sorted(samples, key=lambda sample: sample.id)
+    with (
+        progress.track("Auditing images", len(samples)) as advance,
+        ThreadPoolExecutor(core_count()) as pool,  # decoding and resizing let other threads work
+    ):
+        for start in range(0, len(ordered), _BATCH):
+            found = list(pool.map(inspect, ordered[start : start + _BATCH]))
+            seen = [small for _, small in found if small is not None]
+            vectors = iter(phi(np.stack(seen)) if phi is not None and seen else ())
+            facts += [
+                one if small is None else replace(one, features=next(vectors, None)) for one, small in found
+            ]
+            advance(len(found))
     return tuple(facts)
 
 
 def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
-    """The facts of a sample, and its image, (H, W, 3) uint8, if both files could be read."""
+    """The facts of a sample, and its image as `square` makes it, if both files could be read."""
     plain = _PLAIN_NAME.fullmatch(sample.image.name) and _PLAIN_NAME.fullmatch(sample.mask.name)
     oddities = [] if plain else ["name"]
     pair, errors = read_pair(sample.image, sample.mask)
@@ -88,7 +91,7 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
         return Facts(sample, tuple(errors), tuple(oddities)), None
     image, mask, levels = pair
     oddities += [*file_oddities(sample.image), *file_oddities(sample.mask, mask=True)]
-    area = float(mask.mean())
+    area, small = float(mask.mean()), square(image)
     seen = {
         "text": _looks_written(image),
         "empty": area == 0,
@@ -110,10 +113,10 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
         border=float(np.concatenate([mask[0], mask[-1], mask[:, 0], mask[:, -1]]).mean()),
         centre=_centre(mask),
         look=look_of(image),
-        colours=colours_of(image),
+        colours=colours_of(small),
         thumbnail=_thumbnail(image, mask),
     )
-    return facts, image
+    return facts, small
 
 
 def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from mcpmix.data.facts import Facts
 from mcpmix.data.likeness import Runs, matches, runs
@@ -51,6 +49,9 @@ def guess_groups(facts: Sequence[Facts]) -> Guess:
     Nearness is transitive: if a is near b and b near c, all three are one group. Files that cannot be read
     stay alone. No patient is known: one with two videos gets two groups, and two alike may share one.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     first_of: dict[str, int] = {}  # of each known group
     edges = [(first_of.setdefault(item.sample.group, place), place) for place, item in enumerate(facts)]
     readable = [place for place, item in enumerate(facts) if item.look]

@@ -263,8 +263,9 @@ def runs(looks: Sequence[str], colours: Sequence[npt.NDArray[np.float16]]) -> Ru
 
     def apart(offset: int) -> Floats:
         """(2, N) distances of each picture to the one `offset` places on, past the end from the start."""
-        pairs = ((rows, np.roll(rows, -offset, axis=0)) for rows in vectors)
-        return np.stack([1 - np.einsum("nf,nf->n", first, second) for first, second in pairs])
+        cuts = (slice(None, -offset), slice(offset, None)), (slice(-offset, None), slice(None, offset))
+        parts = [[np.einsum("nf,nf->n", rows[a], rows[b]) for a, b in cuts] for rows in vectors]
+        return np.stack([1 - np.concatenate(part) for part in parts])
 
     offsets = np.unique(np.linspace(count / 4, 3 * count / 4, _OFFSETS).astype(int))
     far = np.sort(np.concatenate([apart(offset) for offset in offsets], axis=1))

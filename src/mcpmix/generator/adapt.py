@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.cluster.vq import kmeans2, whiten
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
@@ -124,7 +123,7 @@ def run(
                 learning_rate=settings.learning_rate,
                 batch_size=settings.batch_size,
                 ema_decay=settings.ema_decay,
-                lora_rank=_lora_rank(config, start),
+                lora_rank=lora_rank(config, start),
                 save_every=settings.save_every,
                 look_every=settings.validate_every,
                 seed=config.seed,
@@ -193,7 +192,8 @@ def draw_chances(places: Sequence[str]) -> np.ndarray:
     return weights / weights.sum()
 
 
-def _lora_rank(config: Config, start: DiffusionBase) -> int:
+def lora_rank(config: Config, start: DiffusionBase) -> int:
+    """Rank of LoRA for a base to start from; 0: all its weights learn."""
     rank = config.adapt.lora_rank
     if rank != "auto":
         return rank
@@ -283,6 +283,8 @@ def look_words(number: int) -> str:
 
 def group_looks(features: np.ndarray, count: int, seed: int) -> list[int]:
     """The look of each image, by k-means on its features (N, F); numbered without gaps."""
+    from scipy.cluster.vq import kmeans2, whiten
+
     scaled = whiten(features[:, features.std(axis=0) > 0])
     _, labels = kmeans2(scaled, min(count, len(features)), minit="++", rng=seed_for("looks", seed) % 2**32)
     return [int(number) for number in np.unique(labels, return_inverse=True)[1]]

@@ -2,6 +2,8 @@
 
 The boundary of a mask is its foreground pixels with at least one of four neighbours outside; beyond the image
 is outside.
+
+The kernels are imported where they are called: numba, which compiles them, takes a while to load.
 """
 
 import math
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mcpmix.metrics import kernels
 from mcpmix.metrics.contract import (
     DEFAULT_BAND,
     DEFAULT_RULE,
@@ -230,6 +231,8 @@ _workspace = _Workspace()
 
 def survey(truth: Mask, prediction: Mask) -> tuple[Counts, Frame]:
     """Count two masks and find the box of their foregrounds. Both are (H, W), of 0 and 1, C-contiguous."""
+    from mcpmix.metrics import kernels
+
     columns = _workspace.take("columns", (truth.shape[1],), np.uint8)
     ones_truth, ones_prediction, ones_both, *box = kernels.survey(truth, prediction, columns)
     top, bottom, left, right = box
@@ -241,6 +244,8 @@ def compare(truth: Mask, prediction: Mask, box: Frame, band: float = 0.0) -> Bou
 
     The radius of the band is in pixels.
     """
+    from mcpmix.metrics import kernels
+
     margin = math.floor(band)
     top, left = max(box[0] - margin, 0), max(box[2] - margin, 0)
     height = min(box[1] + margin, truth.shape[0]) - top
@@ -273,6 +278,8 @@ def compare(truth: Mask, prediction: Mask, box: Frame, band: float = 0.0) -> Bou
 
 def _measure(border: Mask, gaps: npt.NDArray[Any]) -> tuple[Distances, float]:
     """Squared distances from the pixels of a border to another boundary, and the sum of their roots."""
+    from mcpmix.metrics import kernels
+
     pixels = np.flatnonzero(border.view(np.bool_))
     squared = np.empty(pixels.size, np.int64)
     total = kernels.measure(pixels, gaps, squared)

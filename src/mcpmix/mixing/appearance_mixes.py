@@ -8,13 +8,13 @@ sharpness differs by up to 6e-8.
 """
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.transforms.v2.functional import adjust_brightness, autocontrast, solarize
 
 from mcpmix.core.seeds import numpy_stream
 from mcpmix.data.augment import LUMA, normalise, to_pixels
@@ -347,6 +347,13 @@ def sharpness(image: Tensor, factor: float) -> Tensor:
     return _away_from(smooth, image, factor)
 
 
+def _torchvision() -> ModuleType:
+    """Its operations on images; imported when one is drawn, because it takes seconds to load."""
+    from torchvision.transforms.v2 import functional
+
+    return functional
+
+
 def _grey(image: Tensor) -> Tensor:
     return torch.tensordot(image.new_tensor(LUMA), image, 1)[None]
 
@@ -365,17 +372,19 @@ Operation = Callable[[Tensor, float, float], Tensor]
 """From an image, a level in [0.1, 10] and a sign (-1 or 1) to an image."""
 
 STANDARD: dict[str, Operation] = {
-    "autocontrast": lambda image, level, sign: autocontrast(image),  # noqa: ARG005
+    "autocontrast": lambda image, level, sign: _torchvision().autocontrast(image),  # noqa: ARG005
     "equalise": lambda image, level, sign: equalise(image),  # noqa: ARG005
     "posterise": lambda image, level, sign: posterise(image, max(4 - int(0.4 * level), 1)),  # noqa: ARG005
-    "solarise": lambda image, level, sign: solarize(image, (256 - int(25.6 * level)) / _TOP),  # noqa: ARG005
+    "solarise": lambda image, level, sign: _torchvision().solarize(  # noqa: ARG005
+        image, (256 - int(25.6 * level)) / _TOP
+    ),
 }
 """The photometric operations of AugMix's training set."""
 
 ALL: dict[str, Operation] = STANDARD | {
     "colour": lambda image, level, sign: colour(image, _factor(level, sign)),
     "contrast": lambda image, level, sign: contrast(image, _factor(level, sign)),
-    "brightness": lambda image, level, sign: adjust_brightness(image, _factor(level, sign)),
+    "brightness": lambda image, level, sign: _torchvision().adjust_brightness(image, _factor(level, sign)),
     "sharpness": lambda image, level, sign: sharpness(image, _factor(level, sign)),
 }
 """With those that AugMix leaves out because they are part of its benchmark; factors centred at 1."""

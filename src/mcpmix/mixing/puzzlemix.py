@@ -8,8 +8,6 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -176,6 +174,9 @@ def optimal_labels(energy: Energy) -> np.ndarray:
     Ishikawa's graph: each block is a chain of K nodes between source and sink, and where its chain is cut is
     its label. All grids are one graph; nothing but the terminals connects them.
     """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     unary, down, right = energy
     levels = unary.shape[-1] - 1
     blocks = np.arange(unary[..., 0].size).reshape(unary.shape[:-1])

@@ -3,7 +3,6 @@
 from typing import ClassVar, final
 
 import torch
-from torchvision.transforms.v2.functional import adjust_hue
 
 from mcpmix.data.augment import (
     Blur,
@@ -73,6 +72,8 @@ class StrongAugmentation(FixedStrategy):
 
     def terms(self, batch: Batch, rng: torch.Generator) -> list[Term]:
         """One term: the changed images under the masks of what they show."""
+        from torchvision.transforms.v2.functional import adjust_hue  # it takes seconds to load
+
         count = len(batch.images)
         drawn = 2 * torch.rand(4, count, generator=rng) - 1
         jittered, grey, blurred = torch.rand(3, count, generator=rng)

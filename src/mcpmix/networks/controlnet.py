@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import nn
 
 from mcpmix.core.errors import ModelError, bullet_list
 from mcpmix.core.reading import read_json
 from mcpmix.networks.diffusion import DECODER_FILE, DiffusionBase
+
+if TYPE_CHECKING:
+    from diffusers import ControlNetModel, UNet2DConditionModel
 
 # What a ControlNet has in common with the UNet whose encoder it began as.
 _SHARED = ("in_channels", "block_out_channels", "down_block_types", "layers_per_block", "cross_attention_dim")
@@ -19,12 +21,14 @@ CONDITIONS = 2  # channels of the condition: mask and depth
 _PUBLISHED_CHANNELS, _PUBLISHED_WIDTHS = 3, (16, 32, 96, 256)
 
 
-def load_control(folder: Path) -> ControlNetModel:
+def load_control(folder: Path) -> "ControlNetModel":
     """Read a ControlNet folder in diffusers' layout.
 
     Raises:
         ModelError: it is missing or damaged.
     """
+    from diffusers import ControlNetModel
+
     try:
         control: ControlNetModel = ControlNetModel.from_pretrained(folder, low_cpu_mem_usage=False)
     except (OSError, ValueError) as error:
@@ -32,14 +36,14 @@ def load_control(folder: Path) -> ControlNetModel:
     return control
 
 
-def embedding_widths(unet: UNet2DConditionModel) -> tuple[int, ...]:
+def embedding_widths(unet: "UNet2DConditionModel") -> tuple[int, ...]:
     """Widths of the condition embedding: the published ones, none wider than the UNet's first block."""
     return tuple(min(width, unet.config.block_out_channels[0]) for width in _PUBLISHED_WIDTHS)
 
 
 def control_from_base(
     base: DiffusionBase, condition_channels: int = CONDITIONS, embedding: Sequence[int] | None = None
-) -> ControlNetModel:
+) -> "ControlNetModel":
     """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
 
     Args:
@@ -47,6 +51,8 @@ def control_from_base(
         embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x). None:
             see `embedding_widths`.
     """
+    from diffusers import ControlNetModel
+
     control: ControlNetModel = ControlNetModel.from_unet(
         base.unet,
         conditioning_channels=condition_channels,
@@ -55,7 +61,7 @@ def control_from_base(
     return control.train().requires_grad_(True)
 
 
-def control_from_start(base: DiffusionBase, folder: Path) -> ControlNetModel:
+def control_from_start(base: DiffusionBase, folder: Path) -> "ControlNetModel":
     """A trained ControlNet for mask and depth, to be trained further.
 
     One for grey images in three channels, as the published ones for depth are, is taken too: depth gets the
@@ -99,7 +105,7 @@ def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
     kind = config.get("_class_name")
-    if kind != ControlNetModel.__name__:
+    if kind != "ControlNetModel":
         raise ModelError(f"{folder} does not hold a ControlNet but a network of class {kind}.")
     differences = []
     for name in _SHARED:

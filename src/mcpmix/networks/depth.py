@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoImageProcessor, AutoModelForDepthEstimation
 
 from mcpmix.core.errors import ModelError
 from mcpmix.core.reading import read_json
@@ -32,6 +31,8 @@ class DepthNetwork:
     """
 
     def __init__(self, folder: Path, near: str = "auto", device: torch.device | str = "cpu") -> None:
+        from transformers import AutoImageProcessor, AutoModelForDepthEstimation
+
         try:
             self.processor = AutoImageProcessor.from_pretrained(folder)
             model = AutoModelForDepthEstimation.from_pretrained(

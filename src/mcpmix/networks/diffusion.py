@@ -2,6 +2,9 @@
 
 Stable Diffusion 1.5 and the embedded model go through the same functions; everything that differs
 (prediction type, noise schedule, latent scale, text length) is read from the folder's configuration files.
+
+In this folder diffusers and transformers are imported by the functions that need them: together they take
+seconds, which a run that only reuses what is finished does not have to spend.
 """
 
 import copy
@@ -9,49 +12,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
-from diffusers import (
-    AutoencoderKL,
-    AutoencoderTiny,
-    ControlNetModel,
-    DDPMScheduler,
-    DPMSolverMultistepScheduler,
-    SchedulerMixin,
-    StableDiffusionPipeline,
-    UNet2DConditionModel,
-)
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import CLIPTextModel, CLIPTokenizer
 
 from mcpmix.core.errors import DependencyError, ModelError
 from mcpmix.core.reading import read_json
 
-Autoencoder: TypeAlias = AutoencoderKL | AutoencoderTiny
-UNet: TypeAlias = UNet2DConditionModel
-ControlNet: TypeAlias = ControlNetModel
-Network = TypeVar("Network", UNet2DConditionModel, AutoencoderTiny, AutoencoderKL, CLIPTextModel)
+if TYPE_CHECKING:
+    from diffusers import (
+        AutoencoderKL,
+        AutoencoderTiny,
+        ControlNetModel,
+        SchedulerMixin,
+        UNet2DConditionModel,
+    )
+    from transformers import CLIPTextModel, CLIPTokenizer
+
+Autoencoder: TypeAlias = "AutoencoderKL | AutoencoderTiny"
+UNet: TypeAlias = "UNet2DConditionModel"
+ControlNet: TypeAlias = "ControlNetModel"
+Network = TypeVar("Network", "UNet2DConditionModel", "AutoencoderTiny", "AutoencoderKL", "CLIPTextModel")
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]  # layers that LoRA widens
 _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 # Without accelerate: diffusers advises to install it unless it is told so; neither memory nor time differ.
 _LOADING = {"torch_dtype": torch.float32, "low_cpu_mem_usage": False}
-AUTOENCODERS = {"AutoencoderKL": AutoencoderKL, "AutoencoderTiny": AutoencoderTiny}
+AUTOENCODERS = ("AutoencoderKL", "AutoencoderTiny")  # classes of diffusers
 
 
 @dataclass
 class DiffusionBase:
     """The parts of a text-conditioned latent diffusion model, all on one device."""
 
-    unet: UNet2DConditionModel
+    unet: "UNet2DConditionModel"
     vae: Autoencoder
-    text_encoder: CLIPTextModel
-    tokenizer: CLIPTokenizer
-    scheduler: SchedulerMixin
+    text_encoder: "CLIPTextModel"
+    tokenizer: "CLIPTokenizer"
+    scheduler: "SchedulerMixin"
 
     def freeze(self) -> "DiffusionBase":
         """Evaluation mode, no gradients for any weight; returns itself."""
@@ -76,7 +78,7 @@ class DiffusionBase:
         return image_multiple(self.vae, self.unet)
 
 
-def load_base(folder: Path, *, unet: UNet | None = None) -> DiffusionBase:
+def load_base(folder: Path, *, unet: "UNet | None" = None) -> DiffusionBase:
     """Load a pipeline folder (unet, vae, text_encoder, tokenizer, scheduler); frozen, float32, on the CPU.
 
     Args:
@@ -85,6 +87,9 @@ def load_base(folder: Path, *, unet: UNet | None = None) -> DiffusionBase:
     Raises:
         ModelError: a part is missing or damaged.
     """
+    from diffusers import DPMSolverMultistepScheduler, UNet2DConditionModel
+    from transformers import CLIPTextModel, CLIPTokenizer
+
     parts = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
     missing = [part for part in parts if not (folder / part).is_dir()]
     if missing:
@@ -110,11 +115,13 @@ def load_autoencoder(folder: Path) -> Autoencoder:
     Raises:
         ModelError: it is missing, damaged or of an unknown kind.
     """
+    import diffusers
+
     try:
         name = read_json(folder / "config.json").get("_class_name")
         if name not in AUTOENCODERS:
             raise ModelError(f"{folder}: unknown autoencoder {name!r}; known: {', '.join(AUTOENCODERS)}.")
-        vae: Autoencoder = AUTOENCODERS[name].from_pretrained(folder, **_LOADING)
+        vae: Autoencoder = getattr(diffusers, name).from_pretrained(folder, **_LOADING)
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the autoencoder in {folder}: {error}") from error
     vae.register_to_config(_name_or_path="")  # saved elsewhere, it would tell the path of this folder
@@ -149,7 +156,7 @@ UNETS = {"tiny": (64, 96, 144), "small": (64, 128, 192), "medium": (128, 192, 25
 
 def new_unet(
     size: str, *, latent_channels: int, text_width: int, latent_side: int, seed: int | None = None
-) -> UNet2DConditionModel:
+) -> "UNet2DConditionModel":
     """An untrained denoiser; it is convolutional and takes latents of other sides too.
 
     Attention in the two coarser levels only: in the finest it would double the cost of a step.
@@ -158,6 +165,8 @@ def new_unet(
         size: a key of `UNETS`.
         seed: of its weights; None: whatever torch's global stream gives.
     """
+    from diffusers import UNet2DConditionModel
+
     if seed is not None:
         torch.manual_seed(seed)
     return UNet2DConditionModel(
@@ -176,6 +185,8 @@ def new_unet(
 
 def save_base(base: DiffusionBase, folder: Path) -> None:
     """Write all parts as float16 safetensors in diffusers' layout, with a model_index.json."""
+    from diffusers import StableDiffusionPipeline
+
     pipeline = StableDiffusionPipeline(
         vae=base.vae,
         text_encoder=base.text_encoder,
@@ -191,6 +202,8 @@ def save_base(base: DiffusionBase, folder: Path) -> None:
 
 def trainable_copy(network: Network) -> Network:
     """A copy to train, which does not know from which folder its weights came."""
+    from transformers import CLIPTextModel
+
     copied = copy.deepcopy(network).train().requires_grad_(True)
     if isinstance(copied, CLIPTextModel):
         copied.config._name_or_path = ""
@@ -202,7 +215,7 @@ def trainable_copy(network: Network) -> Network:
 # --- LoRA: a few weights beside frozen ones ----------------------------------------------------------------
 
 
-def add_lora(unet: UNet2DConditionModel, rank: int) -> None:
+def add_lora(unet: "UNet2DConditionModel", rank: int) -> None:
     """Freeze a UNet and give its attention layers low-rank weights that learn.
 
     Raises:
@@ -219,7 +232,7 @@ def add_lora(unet: UNet2DConditionModel, rank: int) -> None:
     unet.add_adapter(LoraConfig(r=rank, lora_alpha=rank, target_modules=_ATTENTION))
 
 
-def merge_lora(unet: UNet2DConditionModel) -> None:
+def merge_lora(unet: "UNet2DConditionModel") -> None:
     """Add what `add_lora` has learnt to the weights themselves; the UNet is a plain one again."""
     unet.fuse_lora()
     unet.unload_lora()
@@ -248,7 +261,7 @@ def decode_latents(vae: Autoencoder, latents: Tensor) -> Tensor:
     return images.clamp(-1, 1)
 
 
-def tokenise(tokenizer: CLIPTokenizer, prompts: Sequence[str]) -> Tensor:
+def tokenise(tokenizer: "CLIPTokenizer", prompts: Sequence[str]) -> Tensor:
     """Token ids B,L, padded and cut to the model's length."""
     ids: Tensor = tokenizer(
         list(prompts),
@@ -320,8 +333,10 @@ class NoiseSchedule:
         return alpha.sqrt(), (1 - alpha).sqrt()
 
 
-def noise_schedule(scheduler: SchedulerMixin) -> NoiseSchedule:
+def noise_schedule(scheduler: "SchedulerMixin") -> NoiseSchedule:
     """The forward process that belongs to a pipeline's scheduler configuration."""
+    from diffusers import DDPMScheduler
+
     forward = DDPMScheduler.from_config(scheduler.config)
     return NoiseSchedule(forward.alphas_cumprod.float(), forward.config.prediction_type)
 
@@ -404,7 +419,7 @@ def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tens
 # --- the unlocked decoder ----------------------------------------------------------------------------------
 
 
-def decoder_of(unet: UNet2DConditionModel) -> nn.ModuleDict:
+def decoder_of(unet: "UNet2DConditionModel") -> nn.ModuleDict:
     """The UNet's decoder, shared with it: up blocks, last norm and last convolution.
 
     The names in its state dict are those of the UNet's.
@@ -412,14 +427,14 @@ def decoder_of(unet: UNet2DConditionModel) -> nn.ModuleDict:
     return nn.ModuleDict({name: part for name in _DECODER if (part := getattr(unet, name)) is not None})
 
 
-def with_decoder(unet: UNet2DConditionModel, decoder: nn.ModuleDict) -> UNet2DConditionModel:
+def with_decoder(unet: "UNet2DConditionModel", decoder: nn.ModuleDict) -> "UNet2DConditionModel":
     """A second UNet with another decoder; encoder and middle are shared with the first, not copied."""
     view = copy.copy(unet)
     view._modules = {**unet._modules, **dict(decoder.items())}
     return view
 
 
-def lower_frozen(unet: UNet2DConditionModel, precision: torch.dtype) -> None:
+def lower_frozen(unet: "UNet2DConditionModel", precision: torch.dtype) -> None:
     """Keep the frozen weights of the UNet's blocks in the format in which autocast computes.
 
     Autocast would round the same weights in the same way at every pass: results are equal to the last bit,
@@ -439,7 +454,7 @@ def save_decoder(decoder: nn.ModuleDict, control: Path) -> None:
     save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, control / DECODER_FILE)
 
 
-def load_decoder(unet: UNet2DConditionModel, control: Path) -> bool:
+def load_decoder(unet: "UNet2DConditionModel", control: Path) -> bool:
     """Put the decoder that was saved with a ControlNet into a UNet, if there is one; returns whether.
 
     Raises:

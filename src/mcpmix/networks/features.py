@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torchvision.models import resnet50
 
 from mcpmix.core.errors import ModelError
 from mcpmix.core.reading import expanded, read_json
@@ -68,6 +67,8 @@ class ResNetFeatures(nn.Module):
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         super().__init__()
+        from torchvision.models import resnet50  # it takes seconds to load
+
         self.body = resnet50()
         self.body.load_state_dict(weights)
         self.body.fc = nn.Identity()

@@ -7,14 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from diffusers import (
-    ControlNetModel,
-    DPMSolverMultistepScheduler,
-    EulerAncestralDiscreteScheduler,
-    StableDiffusionInstructPix2PixPipeline,
-)
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ModelError
@@ -27,6 +22,9 @@ from mcpmix.networks.diffusion import (
     load_decoder,
     predict_controlled,
 )
+
+if TYPE_CHECKING:
+    from diffusers import ControlNetModel
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Generator:
     Without a ControlNet it draws what the base knows, whatever the condition says.
     """
 
-    def __init__(self, base: DiffusionBase, control: ControlNetModel | None) -> None:
+    def __init__(self, base: DiffusionBase, control: "ControlNetModel | None") -> None:
         self.base = base.freeze()
         self.control = None if control is None else control.eval().requires_grad_(False)
         self.device = base.unet.device
@@ -87,6 +85,8 @@ class Generator:
         sources: Tensor | None = None,
     ) -> Tensor:
         """The latents B,C,h,w of what `sample` draws, with all channels that the UNet has."""
+        from diffusers import DPMSolverMultistepScheduler
+
         height, width = condition.shape[2:]
         _require_sides("generator", condition, self.base.image_multiple)
         condition = condition.to(self.device, self.base.unet.dtype)
@@ -164,7 +164,7 @@ class _Known(nn.Module):
 
 
 @contextmanager
-def _embedded_once(control: ControlNetModel | None, condition: Tensor) -> Iterator[None]:
+def _embedded_once(control: "ControlNetModel | None", condition: Tensor) -> Iterator[None]:
     """Embed the condition once instead of in every step: it is work at image size, and never changes."""
     if control is None:
         yield
@@ -205,6 +205,8 @@ class InstructEditor:
     def __init__(
         self, folder: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
     ) -> None:
+        from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
+
         try:
             # The safety checker blackens frames of mucosa.
             pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(

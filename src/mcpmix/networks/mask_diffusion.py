@@ -1,23 +1,28 @@
 """Diffusion of masks: a small model of masks alone, and a base whose latents carry a mask too."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from diffusers import DPMSolverMultistepScheduler, UNet2DModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.networks.diffusion import UNet, trainable_copy
 
+if TYPE_CHECKING:
+    from diffusers import DPMSolverMultistepScheduler, UNet2DModel
+
 _WIDTHS = (32, 48, 64)
 _GROUPS = 8  # of the norms
 
 
-def new_mask_unet(side: int, seed: int) -> UNet2DModel:
+def new_mask_unet(side: int, seed: int) -> "UNet2DModel":
     """An untrained denoiser of B,1,side,side masks with values -1 and 1; 1 million parameters.
 
     Attention in the coarsest level only: it is where the parts of an outline find each other.
     """
+    from diffusers import UNet2DModel
+
     torch.manual_seed(seed)
     return UNet2DModel(
         sample_size=side,
@@ -31,18 +36,20 @@ def new_mask_unet(side: int, seed: int) -> UNet2DModel:
     )
 
 
-def mask_scheduler() -> DPMSolverMultistepScheduler:
+def mask_scheduler() -> "DPMSolverMultistepScheduler":
     """The noise of masks: cosine, with the clean mask as what the denoiser predicts.
 
     Both are usual for values that are bits: what is predicted stays close to -1 and 1 at every step.
     """
+    from diffusers import DPMSolverMultistepScheduler
+
     return DPMSolverMultistepScheduler(
         beta_schedule="squaredcos_cap_v2", prediction_type="sample", timestep_spacing="trailing"
     )
 
 
 @torch.no_grad()
-def draw_masks(unet: UNet2DModel, seeds: Sequence[int], steps: int) -> Tensor:
+def draw_masks(unet: "UNet2DModel", seeds: Sequence[int], steps: int) -> Tensor:
     """B,1,side,side maps around -1 (outside) and 1 (inside), on the CPU; each comes from its own seed."""
     scheduler, side = mask_scheduler(), unet.config.sample_size
     scheduler.set_timesteps(steps, device=unet.device)

@@ -10,21 +10,23 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import CLIPTextConfig, CLIPTextModel
 
 from mcpmix.core.errors import ModelError
 from mcpmix.core.reading import read_json
 from mcpmix.networks.controlnet import CONDITIONS, embedding_widths
 from mcpmix.networks.diffusion import AUTOENCODERS, Autoencoder, decoder_of, predict_controlled, shrinkage
 from mcpmix.networks.weight_files import resolve, split_pin
+
+if TYPE_CHECKING:
+    from diffusers import ControlNetModel, UNet2DConditionModel
+    from transformers import CLIPTextModel
 
 STABLE_DIFFUSION = "stable-diffusion-v1-5/stable-diffusion-v1-5"
 # Where it differs from the defaults of diffusers and transformers; its size is thus known without its files.
@@ -46,10 +48,10 @@ _MOMENTS = {"adamw": 8, "adamw-8bit": 2}  # bytes per trained parameter: two mom
 class MetaPipeline(NamedTuple):
     """A pipeline and a ControlNet for it on the meta device: shapes, no numbers."""
 
-    unet: UNet2DConditionModel
+    unet: "UNet2DConditionModel"
     vae: Autoencoder
-    text_encoder: CLIPTextModel
-    control: ControlNetModel
+    text_encoder: "CLIPTextModel"
+    control: "ControlNetModel"
 
 
 def pipeline_configs(source: str) -> dict[str, dict[str, Any]]:
@@ -66,17 +68,20 @@ def pipeline_configs(source: str) -> dict[str, dict[str, Any]]:
 
 def build_meta(configs: dict[str, dict[str, Any]]) -> MetaPipeline:
     """All networks of stage 2, without memory for their weights."""
+    import diffusers
+    from transformers import CLIPTextConfig, CLIPTextModel
+
     kind = configs["vae"].get("_class_name")
     if kind not in AUTOENCODERS:
         raise ModelError(f"Unknown autoencoder {kind!r}; known: {', '.join(AUTOENCODERS)}.")
     with torch.device("meta"):
-        unet = UNet2DConditionModel.from_config(configs["unet"])
-        control = ControlNetModel.from_unet(
+        unet = diffusers.UNet2DConditionModel.from_config(configs["unet"])
+        control = diffusers.ControlNetModel.from_unet(
             unet, conditioning_channels=CONDITIONS, conditioning_embedding_out_channels=embedding_widths(unet)
         )
         return MetaPipeline(
             unet,
-            AUTOENCODERS[kind].from_config(configs["vae"]),
+            getattr(diffusers, kind).from_config(configs["vae"]),
             CLIPTextModel(CLIPTextConfig.from_dict(configs["text_encoder"])),
             control,
         )

@@ -11,9 +11,6 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
 from mcpmix.core.errors import ModelError
 from mcpmix.core.reading import expanded
 from mcpmix.core.stage_folder import digest_of, file_digest
@@ -107,6 +104,9 @@ def resolve(source: str, embedded_part: str) -> Path:
     name, pin = split_pin(source)
     folder = embedded_folder(embedded_part) if name == EMBEDDED else expanded(name)
     if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
         try:
             folder = Path(snapshot_download(name, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError) as error:

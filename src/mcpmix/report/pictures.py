@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from skimage import measure
 
 from mcpmix.core.pixels import Pixels
 from mcpmix.mixing.mcpmix import mix
@@ -65,6 +64,8 @@ def contour_path(mask: npt.NDArray[np.generic]) -> str:
 
     A lesion that touches the border is closed along it.
     """
+    from skimage import measure
+
     tools: Any = measure  # without types
     padded = np.pad(np.asarray(mask) != 0, 1).astype(float)
     parts = []

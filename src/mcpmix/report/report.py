@@ -24,7 +24,6 @@ from mcpmix.networks.weight_files import licence_of
 from mcpmix.report import render_page, tables
 from mcpmix.report.alarms import alarms, nothing_learnt
 from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
-from mcpmix.report.charts import gate_section, group_section, training_section
 from mcpmix.report.pictures import (
     TRUTH_COLOUR,
     Tile,
@@ -222,6 +221,8 @@ def to_markdown(results: Results) -> str:
 
 def to_html(results: Results) -> str:
     """The page."""
+    from mcpmix.report.charts import gate_section, group_section, training_section  # heavy: matplotlib
+
     config, arms, table = results.config, results.arms, results.table
     logs = results.logs
     tail_from = config.train.epochs if config.train.tail_epochs else None

@@ -30,8 +30,7 @@ def make_cells(
             todo[f"{stage} {arm} seed {seed}"] = partial(task, out=config.folder / name)
     settings = config.runtime
     # Counted over all of them, not over those left: a resumed run must round like an uninterrupted one.
-    workers = worker_count(settings.jobs, runtime.device, len(work))
-    threads = max(1, (settings.threads or thread_count()) // workers)
+    workers, threads = share_machine(config, runtime, len(work))
     open_runtime = partial(setup, settings.device, settings.precision, threads, settings.deterministic)
     if stage == "segmenter" and len(work) > 1 and todo:  # one bar over all, with the time that is left
         with progress.track("trainings", len(work), len(work) - len(todo)) as advance:
@@ -39,3 +38,9 @@ def make_cells(
     else:
         new = iter(side_by_side(todo, workers, open_runtime, progress).values())
     return {cell: artifact or next(new) for cell, artifact in made.items()}
+
+
+def share_machine(config: Config, runtime: Runtime, count: int) -> tuple[int, int]:
+    """How many of `count` trainings run side by side, and the CPU threads of each."""
+    workers = worker_count(config.runtime.jobs, runtime.device, count)
+    return workers, max(1, (config.runtime.threads or thread_count()) // workers)

@@ -439,6 +439,16 @@ def test_init_recognises_own_layouts(mcpmix, phantom_folder, tmp_path, layout):
 # --- fix ---------------------------------------------------------------------------------------------------
 
 
+def test_fix_with_a_table_that_gives_no_image_a_group_says_what_to_do(mcpmix, config, tmp_path):
+    table = tmp_path / "other.csv"
+    table.write_text("id,group\nnobody,a\n", encoding="utf-8")
+    refused = mcpmix("check", config, f"data.groups={table}", "--fix", tmp_path / "repaired")
+    assert f"no image has a group in {table}" in refused.err
+    assert "data.groups=null" in refused.err
+    mcpmix("check", config, "data.groups=null", "--fix", tmp_path / "repaired")
+    assert (tmp_path / "repaired" / "images").is_dir()
+
+
 def test_fix_writes_a_repaired_copy_and_leaves_the_source(mcpmix, config, phantom_folder, tmp_path):
     remove_mask(phantom_folder)
     damaged = phantom_folder / "images" / "p009_f01.png"

@@ -22,8 +22,8 @@ def sample(tmp_path):
 def test_area_border_and_centre_by_hand(sample):
     mask = np.zeros((40, 80), np.uint8)
     mask[0:10, 60:80] = 255  # a corner: 20 of the pixels along the top, 10 of those on the right
-    facts, image = inspect(sample(np.full((40, 80, 3), 90, np.uint8), mask))
-    assert image.shape == (40, 80, 3)
+    facts, small = inspect(sample(np.full((40, 80, 3), 90, np.uint8), mask))
+    assert small.shape == (128, 128, 3)  # as a feature network sees it
     assert facts.area == pytest.approx(200 / 3200)
     assert facts.border == pytest.approx(30 / 240)
     assert facts.centre == pytest.approx((70 / 80, 5 / 40))

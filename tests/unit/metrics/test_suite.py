@@ -219,7 +219,7 @@ def test_both_ways_of_measuring_agree(random_pair, monkeypatch):
     rng = np.random.default_rng(4)
     pairs = [random_pair(rng, 60) for _ in range(100)]
     searched = [boundary_distances(*pair) for pair in pairs]
-    monkeypatch.setattr(module.kernels, "measure", lambda pixels, gaps, squared: -1.0)
+    monkeypatch.setattr("mcpmix.metrics.kernels.measure", lambda pixels, gaps, squared: -1.0)
     for pair, expected in zip(pairs, searched, strict=True):
         for a, b in zip(boundary_distances(*pair), expected, strict=True):
             assert np.array_equal(a, b)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy import ndimage
 from torch import Tensor
 
 from mcpmix.config import Config
@@ -159,6 +158,8 @@ def place_lesion(real: Real, places: Surroundings, seed: int) -> tuple[int, Pixe
     The outline is that of another training image, turned or mirrored. On surroundings with a lesion of their
     own it is moved there, and both are painted.
     """
+    from scipy import ndimage
+
     rng, arrays = numpy_rng("place", seed), real.arrays
     row = int(rng.choice(places.rows))
     own = arrays.masks[row] if row < len(arrays) else np.zeros(arrays.masks.shape[1:], np.uint8)
