@@ -248,7 +248,7 @@ def _findings(collection: Collection, config: Config) -> Iterator[str]:
     if collection.grouped:
         groups = len({sample.group for sample in samples})
         yield f"{groups} groups ({collection.grouped}), which the split keeps whole"
-    else:
+    elif config.data.groups is None:  # a table that was refused is among the problems
         yield "each image is its own group; give --groups if several show one patient, or scores are too good"
     for name in collection.splits:
         leaks = f"; it leaks: {collection.leaks[name]}" if name in collection.leaks else ""
