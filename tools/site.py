@@ -29,6 +29,7 @@ MARKS = {
     "hours": "takes hours",
     "network": "needs the network",
     "cluster": "needs a cluster",
+    "open": "stays open until Ctrl+C",
     "run": None,  # a test runs the block
 }
 
