@@ -12,12 +12,13 @@ ARGS   ?=
 BIN     := $(VENV)/bin
 RUNTIME := $(VENV)/.installed
 DEV     := $(VENV)/.installed-dev
+DOCS    := $(VENV)/.installed-docs
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install
 SCRIPTS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check fuzz bench clean
+.PHONY: help demo test check docs fuzz bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +36,9 @@ check: $(DEV) ## lint, formatting and types; all three run even if one fails
 	$(BIN)/mypy || status=1; \
 	exit $$status
 
+docs: $(DOCS) ## the documentation as a site that opens from disk: build/docs/site/index.html
+	$(BIN)/python -m tools.site $(ARGS)
+
 fuzz: $(DEV) ## 20,000 damaged files to everything that reads files; ARGS="--count 2000 --seed 1"
 	$(BIN)/python -m tools.fuzz $(ARGS)
 
@@ -47,8 +51,8 @@ clean: ## remove the environment and all caches; results in runs/ stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps are newer than pyproject.toml while the environment is up to date. Both installations write to
-# one environment, so the second waits for the first, also under `make -j`.
+# The stamps are newer than pyproject.toml while the environment is up to date. All installations write to
+# one environment, so the others wait for the first, also under `make -j`.
 $(RUNTIME): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "mcpmix needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1)"; \
@@ -61,4 +65,8 @@ $(RUNTIME): pyproject.toml
 
 $(DEV): $(RUNTIME)
 	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(DOCS): $(RUNTIME)
+	$(INSTALL) -e '.[docs]'
 	@touch $@

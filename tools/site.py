@@ -1,7 +1,7 @@
 """Builds the documentation as a site: `python -m tools.site [--out build/docs]`; the pages are in OUT/site.
 
-Pages are laid out for Zensical first: those of docs/, README and the other pages at the top of the repository,
-and the reference. Nothing is fetched, and a warning ends the build.
+Pages are laid out for Zensical first: those of docs/, README and others at the top of the repository, and the
+reference. Nothing is fetched, and a warning ends the build.
 """
 
 import argparse

@@ -1,0 +1,111 @@
+"""The site builds without a warning, shows every page, asks for nothing from elsewhere, and finds words."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.architecture.test_config_fields import leaves
+from tools.site import ROOT, for_the_site, lay_out
+
+from mcpmix.config import Config
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs")
+    lay_out(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(laid_out):
+    pytest.importorskip("zensical")
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(laid_out / "zensical.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr  # links and anchors that lead nowhere are warnings
+    return laid_out / "site"
+
+
+def listed(entries):
+    """The pages of a navigation, in order."""
+    for entry in entries:
+        for value in entry.values():
+            yield from [value] if isinstance(value, str) else listed(value)
+
+
+def test_the_navigation_lists_every_page_once(laid_out):
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    pages = [page.relative_to(laid_out / "docs").as_posix() for page in laid_out.glob("docs/**/*.md")]
+
+    assert len(pages) > 25
+    assert sorted(listed(nav)) == sorted(pages)
+
+
+def test_the_reference_has_every_setting_and_every_command(laid_out):
+    settings = (laid_out / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    commands = (laid_out / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    python = (laid_out / "docs/reference/python.md").read_text(encoding="utf-8")
+
+    assert [leaf.path for leaf in leaves(Config) if f"| `{leaf.path}` |" not in settings] == []
+    assert "| `train.epochs` | `400` | whole number > 0 | T: schedules reach their end here. |" in settings
+    assert "## mcpmix data phantom\n" in commands
+    assert "| `--frames <int range>` | Frames of each patient." in commands
+    assert "def mix(real: Tensor, synthetic: Tensor, s: float | Tensor) -> Tensor:" in python
+    assert "\nRLA(\n    epochs: int," in python
+    assert "#### Predictor.predict" in python
+
+
+def test_links_follow_pages_to_their_places():
+    readme = "[a](docs/rla.md#x) ![p](docs/images/phantom.png) [c](CONTRIBUTING.md) [l](LICENSE) [w](https://a.b/c)"
+    page = "[home](../README.md#x) [`run.py`](../src/mcpmix/run.py) [rla](rla.md) x[0](y)"
+
+    assert for_the_site(readme, ROOT / "README.md") == (
+        "[a](rla.md#x) ![p](images/phantom.png) [c](contributing.md) l [w](https://a.b/c)"
+    )
+    assert (
+        for_the_site(page, ROOT / "docs" / "data.md") == "[home](index.md#x) `run.py` [rla](rla.md) x[0](y)"
+    )
+
+
+def test_marks_of_command_blocks_become_titles():
+    text = "```bash gpu\nx\n```\n```bash run\ny\n```\n"
+
+    assert for_the_site(text, ROOT / "README.md") == (
+        '```bash title="needs a GPU"\nx\n```\n```bash\ny\n```\n'
+    )
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    loads = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)")
+    pages = list(site.rglob("*.html"))
+
+    assert len(pages) > 25
+    assert [(page.name, found) for page in pages for found in loads.findall(page.read_text())] == []
+    assert not any('class="mermaid"' in page.read_text() for page in pages)  # its renderer would be fetched
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
+def test_search_works_from_disk_and_asks_nobody(site):
+    started = pytest.importorskip("playwright.sync_api").sync_playwright()
+    with started as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--headless", "--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        page.set_default_timeout(30_000)
+        asked, problems = [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        for name in ("index.html", "architecture.html", "reference/configuration.html"):
+            page.goto((site / name).as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.locator("label[for=__search], button.md-search__button").first.click()
+        page.keyboard.type("gate_learning_rate", delay=50)
+        page.get_by_text("rla.gate_learning_rate").first.wait_for()
+        browser.close()
+    assert problems == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
