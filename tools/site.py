@@ -50,7 +50,8 @@ def lay_out(folder: Path) -> None:
 def for_the_site(text: str, page: Path) -> str:
     """A page with the links and fences that the site needs.
 
-    Links to other pages follow them to their places; a link to a file that is no page becomes plain text.
+    Links to other pages follow them to their places; a link to a file that is no page becomes plain text. In
+    tables GitHub wants `|` escaped inside code, and the site does not.
     """
 
     def link(found: re.Match[str]) -> str:
@@ -66,10 +67,12 @@ def for_the_site(text: str, page: Path) -> str:
 
     def fence(found: re.Match[str]) -> str:
         title = MARKS[found[2]]
-        return f'```{found[1]} title="{title}"' if title else f"```{found[1]}"
+        shown = title and found[1] != "console"  # a transcript shows what came out
+        return f'```{found[1]} title="{title}"' if shown else f"```{found[1]}"
 
     text = re.sub(r"(!?\[[^\]]*\])\(([^)#:\s]+)(#[^)\s]*|)\)", link, text)
-    return re.sub(r"^```(\w+) (\w+)$", fence, text, flags=re.MULTILINE)
+    text = re.sub(r"^```(\w+) (\w+)$", fence, text, flags=re.MULTILINE)
+    return re.sub(r"`[^`\n]+`", lambda code: code[0].replace(r"\|", "|"), text)
 
 
 def _place(file: Path) -> str:

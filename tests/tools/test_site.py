@@ -73,11 +73,11 @@ def test_links_follow_pages_to_their_places():
     )
 
 
-def test_marks_of_command_blocks_become_titles():
-    text = "```bash gpu\nx\n```\n```bash run\ny\n```\n"
+def test_marks_of_command_blocks_become_titles_and_pipes_are_pipes():
+    text = "```bash gpu\nx\n```\n```bash run\ny\n```\n```console data\n$ z\n```\n| `a\\|b` |\n"
 
     assert for_the_site(text, ROOT / "README.md") == (
-        '```bash title="needs a GPU"\nx\n```\n```bash\ny\n```\n'
+        '```bash title="needs a GPU"\nx\n```\n```bash\ny\n```\n```console\n$ z\n```\n| `a|b` |\n'
     )
 
 
