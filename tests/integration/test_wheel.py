@@ -1,4 +1,4 @@
-"""The wheel: all of the package is in it, it says what the tree says, and it runs where only it is installed."""
+"""The wheel: the whole package is in it, it says what the tree says, and it runs by itself."""
 
 import os
 import re
@@ -46,7 +46,12 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel):
 
     assert packed == files.keys()
     assert different == []
-    for kind in ("assets/depth/model.safetensors", "presets/tiny.yaml", "bench/grids/ablation.yaml", "py.typed"):
+    for kind in (
+        "assets/depth/model.safetensors",
+        "presets/tiny.yaml",
+        "bench/grids/ablation.yaml",
+        "py.typed",
+    ):
         assert f"mcpmix/{kind}" in packed
     for folder in ("report/templates/", "studio/templates/", "studio/static/", "data/names/"):
         assert any(name.startswith(f"mcpmix/{folder}") for name in packed)
@@ -81,7 +86,14 @@ def test_version_changelog_and_citation_agree():
 
 
 def test_a_build_of_torch_can_be_chosen(tmp_path):
-    command = ["make", "--dry-run", "demo", "TORCH=cpu", f"VENV={tmp_path / 'venv'}", f"PYTHON={sys.executable}"]
+    command = [
+        "make",
+        "--dry-run",
+        "demo",
+        "TORCH=cpu",
+        f"VENV={tmp_path / 'venv'}",
+        f"PYTHON={sys.executable}",
+    ]
     plan = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
     first, second = (line for line in plan.splitlines() if " install " in line)
@@ -97,15 +109,21 @@ def test_the_installed_wheel_runs_in_an_empty_folder(wheel, tmp_path):
     python = place / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "-q", "--no-index", "--no-deps", str(wheel)], check=True)
-    # What it needs comes from here. Lines in such a file are not followed, so the editable package is not seen.
+    # What it needs comes from here; the editable package does not, as .pth files there are not followed.
     (packages,) = place.glob("lib/python*/site-packages")
     around = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "around.pth").write_text("\n".join(around) + "\n", encoding="utf-8")
-    environment = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    environment = {
+        name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")
+    }
 
     def run(*command):
         done = subprocess.run(
-            [place / "bin" / command[0], *command[1:]], cwd=work, env=environment, check=True, capture_output=True
+            [place / "bin" / command[0], *command[1:]],
+            cwd=work,
+            env=environment,
+            check=True,
+            capture_output=True,
         )
         return done.stdout.decode()
 
