@@ -33,7 +33,7 @@ def wheel(tmp_path_factory):
 
 def tree():
     """Every file of the package by its name in a wheel."""
-    found = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    found = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     names = {path.relative_to(PACKAGE.parent): path for path in found}
     return {name.as_posix(): path for name, path in names.items() if not is_stray(name)}
 

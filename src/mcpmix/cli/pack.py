@@ -92,7 +92,8 @@ def _fetch(own: Path, extras: list[str], target: "Target", folder: Path, yes: bo
     ]
     show_table(["package", "version", "MB", "licence"], rows, left=(0, 1, 3))
     total = sum(item.size or 0 for item in needed) / 1e6
-    typer.echo(f"{len(needed)} wheels, {total:.1f} MB")
+    more = " or more" if any(item.size is None for item in needed) else ""
+    typer.echo(f"{len(needed)} wheels, {total:.1f} MB{more}")
     if not yes:
         typer.confirm("Fetch these, and accept their terms?", abort=True)
     fetch_wheels(needed, target, folder)

@@ -19,7 +19,7 @@ from urllib.request import url2pathname
 from mcpmix import __version__
 from mcpmix.core.errors import DependencyError
 from mcpmix.core.reading import is_stray, parse_json
-from mcpmix.data.fetch import refuse_offline, remote_size
+from mcpmix.data.fetch import refuse_offline, remote_size, remote_text
 
 _SHORT = 60  # characters; longer texts under "License" are the whole licence
 
@@ -67,7 +67,7 @@ def own_wheel(folder: Path) -> Path:
     content = {
         name.as_posix(): (package.parent / name).read_bytes()
         for name in names
-        if name.suffix != ".pyc" and not is_stray(name)
+        if "__pycache__" not in name.parts and not is_stray(name)
     }
     place = f"mcpmix-{__version__}.dist-info"
     for name in ("METADATA", "entry_points.txt", "licenses/LICENSE"):
@@ -98,12 +98,15 @@ def list_needed(own: Path, extras: Sequence[str], target: Target) -> list[Wheel]
     needed = []
     for item in _resolve(_with_extras(own, extras), target, []):
         facts, source = item["metadata"], item["download_info"]
-        if facts["name"] == "mcpmix":
+        if item["is_direct"]:  # our own
             continue
         url, digests = source["url"], source["archive_info"].get("hashes", {})
-        local = urlsplit(url).scheme == "file"
-        size = Path(url2pathname(urlsplit(url).path)).stat().st_size if local else remote_size(url)
-        licence = _licence(facts.get("license_expression"), facts.get("license"), facts.get("classifier", []))
+        if urlsplit(url).scheme == "file":
+            file = Path(url2pathname(urlsplit(url).path))
+            size, licence = file.stat().st_size, licence_of_wheel(file)
+        else:  # the whole metadata, which indexes keep beside a wheel: pip's report may lack the licence
+            size, about = remote_size(url), remote_text(f"{url}.metadata")
+            licence = _licence(about) if about is not None else "not known before it is fetched"
         needed.append(Wheel(facts["name"], facts["version"], licence, size, digests.get("sha256", "")))
     return sorted(needed, key=lambda wheel: wheel.name.lower())
 
@@ -138,16 +141,20 @@ def licence_of_wheel(file: Path) -> str:
             (name,) = (
                 name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)
             )
-            facts = BytesParser().parsebytes(archive.read(name))
+            about = archive.read(name)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DependencyError(f"{file} is not a wheel ({error}). Remove it, or fetch it again.") from error
-    return _licence(facts["License-Expression"], facts["License"], facts.get_all("Classifier", []))
+    return _licence(about)
 
 
-def _licence(expression: str | None, text: str | None, classifiers: Sequence[str]) -> str:
-    kinds = [kind.rpartition(" :: ")[2] for kind in classifiers if kind.startswith("License :: ")]
-    short = [value for value in (expression, text) if value and len(value) <= _SHORT and "\n" not in value]
-    return (short + kinds + (["see its licence file"] if text else []) + ["not stated"])[0]
+def _licence(about: bytes) -> str:
+    """The licence in a METADATA file."""
+    facts = BytesParser().parsebytes(about)
+    kinds = [str(kind) for kind in facts.get_all("Classifier", []) if str(kind).startswith("License :: ")]
+    texts = [str(text) for text in (facts["License-Expression"], facts["License"]) if text]
+    short = [text for text in texts if len(text) <= _SHORT and "\n" not in text]
+    named = [kind.rpartition(" :: ")[2] for kind in kinds]
+    return (short + named + (["see its licence file"] if texts else []) + ["not stated"])[0]
 
 
 def _with_extras(own: Path, extras: Sequence[str]) -> str:
