@@ -95,7 +95,8 @@ def list_needed(own: Path, extras: Sequence[str], target: Target) -> list[Wheel]
         DependencyError: pip found no set of wheels for the target.
     """
     refuse_offline()
-    needed = []
+    needed: list[Wheel] = []
+    size: int | None
     for item in _resolve(_with_extras(own, extras), target, []):
         facts, source = item["metadata"], item["download_info"]
         if item["is_direct"]:  # our own

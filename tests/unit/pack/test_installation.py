@@ -19,8 +19,8 @@ def named(tmp_path, random_models):
     folder = shutil.copytree(random_models / "depth", tmp_path / "depth")
     (folder / "old.bin").write_bytes(b"a pickle")
     file = tmp_path / "mcpmix.yaml"
-    text = "preset: tiny\ndepth: {model: depth}\nrla: {features: resnet50}\nsegmenter: {weights: nvidia/mit-b0}\n"
-    file.write_text(text)
+    weights = ["depth: {model: depth}", "rla: {features: resnet50}", "segmenter: {weights: nvidia/mit-b0}"]
+    file.write_text("\n".join(["preset: tiny", *weights]))
     return file
 
 
