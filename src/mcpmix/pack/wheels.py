@@ -107,7 +107,8 @@ def list_needed(own: Path, extras: Sequence[str], target: Target) -> list[Wheel]
             size, licence = file.stat().st_size, licence_of_wheel(file)
         else:  # the whole metadata, which indexes keep beside a wheel: pip's report may lack the licence
             size, about = remote_size(url), remote_text(f"{url}.metadata")
-            licence = _licence(about) if about is not None else "not known before it is fetched"
+            told = [facts.get("license_expression"), facts.get("license")], facts.get("classifier", [])
+            licence = _in_metadata(about) if about else _licence(*told, unknown="not known before fetching")
         needed.append(Wheel(facts["name"], facts["version"], licence, size, digests.get("sha256", "")))
     return sorted(needed, key=lambda wheel: wheel.name.lower())
 
@@ -145,17 +146,21 @@ def licence_of_wheel(file: Path) -> str:
             about = archive.read(name)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DependencyError(f"{file} is not a wheel ({error}). Remove it, or fetch it again.") from error
-    return _licence(about)
+    return _in_metadata(about)
 
 
-def _licence(about: bytes) -> str:
+def _in_metadata(about: bytes) -> str:
     """The licence in a METADATA file."""
     facts = BytesParser().parsebytes(about)
-    kinds = [str(kind) for kind in facts.get_all("Classifier", []) if str(kind).startswith("License :: ")]
-    texts = [str(text) for text in (facts["License-Expression"], facts["License"]) if text]
+    return _licence([facts["License-Expression"], facts["License"]], facts.get_all("Classifier", []))
+
+
+def _licence(given: Sequence[object], classifiers: Sequence[object], unknown: str = "not stated") -> str:
+    texts = [str(text) for text in given if text]
     short = [text for text in texts if len(text) <= _SHORT and "\n" not in text]
+    kinds = [str(kind) for kind in classifiers if str(kind).startswith("License :: ")]
     named = [kind.rpartition(" :: ")[2] for kind in kinds]
-    return (short + named + (["see its licence file"] if texts else []) + ["not stated"])[0]
+    return (short + named + (["see its licence file"] if texts else []) + [unknown])[0]
 
 
 def _with_extras(own: Path, extras: Sequence[str]) -> str:
