@@ -11,7 +11,7 @@ import pytest
 
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.data import fetch as download
-from mcpmix.data.fetch import fetch, refuse_offline, remote_size
+from mcpmix.data.fetch import fetch, refuse_offline, remote_size, remote_text
 
 BODY = bytes(range(256)) * 20_000  # 5.12 MB
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -98,6 +98,7 @@ def test_a_whole_file(server, tmp_path):
     assert fetch(server.url + "/a/set.zip", file.parent, sha256=DIGEST) == file
     assert server.asked == [None]  # nothing was asked
     assert remote_size(server.url + "/set.zip") == len(BODY)
+    assert remote_text(server.url + "/set.zip") == BODY
 
 
 def test_md5_where_the_publisher_gives_no_better_one(server, tmp_path):
@@ -228,6 +229,7 @@ def test_nobody_listens(monkeypatch, tmp_path):
     with pytest.raises(DataError, match=r"the connection failed \(.*run the same command again"):
         fetch("http://127.0.0.1:9/set.zip", tmp_path)
     assert remote_size("http://127.0.0.1:9/set.zip") is None
+    assert remote_text("http://127.0.0.1:9/set.zip") is None
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/a", "https://example.org/"])
