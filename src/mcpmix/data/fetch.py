@@ -53,7 +53,7 @@ def remote_size(url: str, timeout: float = 30.0) -> int | None:
 
 
 def remote_text(url: str, timeout: float = 30.0) -> bytes | None:
-    """A small text on a server, such as the metadata of a package; None if there is none."""
+    """The first megabyte of a text on a server, such as the metadata of a package; None if there is none."""
     refuse_offline()
     try:
         with _open(url, {}, timeout) as response:

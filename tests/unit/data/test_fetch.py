@@ -90,6 +90,13 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
+def test_a_small_text(server):
+    server.body = b"Metadata-Version: 2.4\n"
+    assert remote_text(server.url + "/one.whl.metadata") == server.body
+    server.status = [404]
+    assert remote_text(server.url + "/one.whl.metadata") is None
+
+
 def test_a_whole_file(server, tmp_path):
     file = fetch(server.url + "/a/set.zip", tmp_path / "new" / "folder", sha256=DIGEST.upper())
     assert file.read_bytes() == BODY
@@ -98,7 +105,6 @@ def test_a_whole_file(server, tmp_path):
     assert fetch(server.url + "/a/set.zip", file.parent, sha256=DIGEST) == file
     assert server.asked == [None]  # nothing was asked
     assert remote_size(server.url + "/set.zip") == len(BODY)
-    assert remote_text(server.url + "/set.zip") == BODY
 
 
 def test_md5_where_the_publisher_gives_no_better_one(server, tmp_path):
