@@ -4,10 +4,14 @@
 #   make test ARGS="-k rla"        options for pytest
 #   make demo PYTHON=python3.12    another interpreter (3.11 or newer)
 #   make demo VENV=elsewhere       another place for the environment
+#   make demo TORCH=cpu            the build of torch without GPU libraries: an eighth of the download
 
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+TORCH  ?=
+# Builds of torch by name, from its makers: cpu, cu130 and others; read when the environment is made.
+TORCH_INDEX ?= https://download.pytorch.org/whl
 
 BIN     := $(VENV)/bin
 RUNTIME := $(VENV)/.installed
@@ -60,6 +64,7 @@ $(RUNTIME): pyproject.toml
 	  exit 1; } >&2
 	@echo "Setting up $(VENV), once. The default build of torch is several GB and takes a few minutes."
 	$(PYTHON) -m venv "$(VENV)"
+	$(if $(TORCH),$(INSTALL) torch torchvision --index-url $(TORCH_INDEX)/$(TORCH))
 	$(INSTALL) -e .
 	@touch $@
 

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mcpmix.config import Config
+from mcpmix.config import PSEUDO, Config
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list, did_you_mean
 from mcpmix.core.progress import Progress
 from mcpmix.core.reading import expanded, read_text
@@ -100,6 +100,18 @@ def without_places(config: Config) -> Config:
     tree = config.model_dump(mode="json")
     _change(tree, (*_PATHS, *_SOURCES), lambda name: Path(name).name if Path(name).is_absolute() else name)
     return Config.model_validate({**tree, "output": Path(tree["output"]).name})
+
+
+def weight_sources(config: Config) -> dict[str, str]:
+    """The weights that a configuration names, by setting: `embedded`, a path, or a name of published ones."""
+    found: dict[str, str] = {}
+    for setting in _SOURCES:
+        value: Any = config
+        for name in setting.split("."):
+            value = getattr(value, name)
+        if value is not None and value != PSEUDO:
+            found[setting] = value
+    return found
 
 
 def _change(tree: Tree, settings: Sequence[str], change: Callable[[str], str]) -> None:

@@ -22,6 +22,7 @@ ORDER = (
     "timing",
     "estimates",
     "init",
+    "pack",
     "report",
     "segmenter",
     "generator",

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from mcpmix import __version__
-from mcpmix.cli import bench, data, project, segmenters, stages, studio
+from mcpmix.cli import bench, data, pack, project, segmenters, stages, studio
 from mcpmix.core.errors import McpmixError
 
 # Read by the libraries when they are imported, and inherited by worker processes.
@@ -167,6 +167,7 @@ for _command in (
     studio.studio,
     bench.bench,
     bench.verdict,
+    pack.pack,
 ):
     app.command()(_command)
 app.add_typer(segmenters.analyse, name="analyse")

@@ -107,9 +107,35 @@ def train(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> 
     show_runs(config, overrides, "segmenter", yes)
 
 
-def report(config: ConfigFile, overrides: Overrides = None, yes: Yes = False) -> None:
+def report(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    checklist: Annotated[
+        str | None, typer.Option(help="Also fill in a reporting checklist: claim or tripod (TRIPOD+AI).")
+    ] = None,
+    yes: Yes = False,
+) -> None:
     """Write the tables and the report; missing stages run first."""
-    _run_all(_load(config, overrides), yes)
+    settings = _load(config, overrides)
+    if checklist is None:
+        _run_all(settings, yes)
+        return
+    from mcpmix.config_file import without_places
+    from mcpmix.core.errors import ConfigError, did_you_mean
+    from mcpmix.core.stage_folder import make_folder, storage_errors, write_text
+    from mcpmix.report.checklist import checklist_names, fill_checklist
+    from mcpmix.report.report import Results
+
+    if checklist not in checklist_names():  # before stages that are missing take hours
+        raise ConfigError(f"unknown checklist {checklist}: {did_you_mean(checklist, checklist_names())}")
+    made = _run_all(settings, yes)
+    assert made.dataset is not None
+    results = Results(without_places(settings), made.dataset, made.pairs, made.segmenters, made.evaluations)
+    path = settings.folder / "checklists" / f"{checklist}.md"
+    with storage_errors(path.parent):
+        make_folder(path.parent)
+        write_text(path, fill_checklist(checklist, results))
+    typer.echo(f"checklist: {path}")
 
 
 def show_runs(config: Path, overrides: list[str] | None, stage: str, yes: bool = False) -> None:
@@ -214,10 +240,11 @@ def _ask(yes: bool, stage: str, seconds: float, reason: str) -> None:
         raise ConfigError(f"{stage} was left as it is.")
 
 
-def _run_all(config: "Config", yes: bool = False, told: list[str] | None = None) -> None:
+def _run_all(config: "Config", yes: bool = False, told: list[str] | None = None) -> "Run":
     made = _make(config, "report", yes, told)
     assert made.report is not None
     show_report(made.report)
+    return made
 
 
 def _one_stage(config: Path, overrides: list[str] | None, stage: str, yes: bool) -> None:

@@ -1,6 +1,6 @@
 """Fetches a file over HTTP: resumed where it stopped, checked before it gets its name.
 
-Nothing of the package opens a connection but `fetch` and `remote_size`.
+Nothing of the package opens a connection but `fetch`, `remote_size` and `remote_text`.
 """
 
 import hashlib
@@ -50,6 +50,16 @@ def remote_size(url: str, timeout: float = 30.0) -> int | None:
             return _length(response)
     except (OSError, http.client.HTTPException):
         return None  # some servers answer to GET only; that will tell what is wrong
+
+
+def remote_text(url: str, timeout: float = 30.0) -> bytes | None:
+    """The first megabyte of a text on a server, such as the metadata of a package; None if there is none."""
+    refuse_offline()
+    try:
+        with _open(url, {}, timeout) as response:
+            return bytes(response.read(_CHUNK))
+    except (OSError, http.client.HTTPException):
+        return None
 
 
 def fetch(

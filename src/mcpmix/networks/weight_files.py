@@ -19,7 +19,7 @@ EMBEDDED = "embedded"
 RESNET_URL = "https://download.pytorch.org/models/resnet50-11ad3fa6.pth"  # torchvision's IMAGENET1K_V2
 _PIN = "@sha256:"
 PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
-_UNUSED = ("safety_checker", "feature_extractor")  # parts of a pipeline that are never loaded
+UNUSED = ("safety_checker", "feature_extractor")  # parts of a pipeline that are never loaded
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def resolve(source: str, embedded_part: str) -> Path:
         path.relative_to(folder)
         for path in folder.rglob("*")
         if path.suffix in PICKLES
-        and path.parent.name not in _UNUSED
+        and path.parent.name not in UNUSED
         and not any(path.parent.glob("*.safetensors"))
     )
     if pickles:

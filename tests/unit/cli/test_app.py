@@ -29,7 +29,7 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     for command in ("demo", "init", "check", "run", "depth", "adapt", "finetune", "synthesize", "train",
-                    "evaluate", "report", "predict", "bench", "verdict", "studio", "models",
+                    "evaluate", "report", "predict", "bench", "verdict", "studio", "pack", "models",
                     "data"):  # fmt: skip
         assert f"\n  {command} " in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2]  # no summary is cut

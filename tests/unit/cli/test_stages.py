@@ -27,6 +27,13 @@ def test_every_stage_checks_the_settings_before_anything_is_made(mcpmix, config,
     assert not list(config.parent.rglob("dataset"))
 
 
+def test_an_unknown_checklist_is_refused_before_anything_is_made(mcpmix, config):
+    ended = mcpmix("report", config, "--checklist", "clam")
+    assert ended.code == 2
+    assert "unknown checklist clam: did you mean claim?" in ended.err
+    assert not list(config.parent.rglob("dataset"))
+
+
 def test_adapt_without_steps_says_which_setting_to_give(mcpmix, config):
     ended = mcpmix("adapt", config)
     assert ended.code == 2

@@ -11,7 +11,7 @@ import pytest
 
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.data import fetch as download
-from mcpmix.data.fetch import fetch, refuse_offline, remote_size
+from mcpmix.data.fetch import fetch, refuse_offline, remote_size, remote_text
 
 BODY = bytes(range(256)) * 20_000  # 5.12 MB
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -88,6 +88,13 @@ def server(monkeypatch):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_a_small_text(server):
+    server.body = b"Metadata-Version: 2.4\n"
+    assert remote_text(server.url + "/one.whl.metadata") == server.body
+    server.status = [404]
+    assert remote_text(server.url + "/one.whl.metadata") is None
 
 
 def test_a_whole_file(server, tmp_path):
@@ -228,6 +235,7 @@ def test_nobody_listens(monkeypatch, tmp_path):
     with pytest.raises(DataError, match=r"the connection failed \(.*run the same command again"):
         fetch("http://127.0.0.1:9/set.zip", tmp_path)
     assert remote_size("http://127.0.0.1:9/set.zip") is None
+    assert remote_text("http://127.0.0.1:9/set.zip") is None
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/a", "https://example.org/"])
