@@ -112,7 +112,7 @@ def read_artifact(folder: Path) -> Artifact | None:
     try:
         manifest = read_json(path)
     except (OSError, ValueError) as error:  # not JSON, not even text, or not a file
-        raise StorageError(f"{path} is damaged ({error}). Delete the folder to redo the stage.") from error
+        raise StorageError(f"{path} is damaged ({error}). {_remedy(folder)}") from error
     if not (isinstance(manifest, dict) and {"digest", "key", _FILES, _SEAL} <= manifest.keys()):
         raise StorageError(f"{path} is damaged (no digest, key, list of files or seal). {_remedy(folder)}")
     if manifest[_SEAL] != _seal(manifest):
