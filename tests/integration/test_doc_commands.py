@@ -94,7 +94,7 @@ def problem(command):
     """What is wrong with a line of a shell, or nothing."""
     words = shlex.split(command, comments=True)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    if "mcpmix" in words:
+    if "mcpmix" in words and words[0] != "cd":
         try:
             overrides = parsed(words[words.index("mcpmix") + 1 :]).get("overrides")
         except Exception as error:
@@ -104,7 +104,8 @@ def problem(command):
         return missing_script(words[1:])
     if words[0] == "make" and not re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
         return f"no target {words[1]}"
-    if words[0] == "pip" and not set(re.search(r"\[(.+)\]", command)[1].split(",")) <= set(extras):
+    named = {name for listed in re.findall(r"mcpmix\[(.+?)\]", command) for name in listed.split(",")}
+    if not named <= set(extras):
         return f"no such extra among {', '.join(extras)}"
     return None
 
