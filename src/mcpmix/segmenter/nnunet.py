@@ -1,8 +1,9 @@
 """Trainers for nnU-Net v2 (2D) that mix with counterparts; needs the extra `nnunet`.
 
-nnU-Net keeps its plans, network, augmentation, loss, optimiser and inference. What changes is a training step:
-the batch brings a counterpart of each image, and the arms of this package say what is mixed and how it counts.
-nnU-Net finds the trainers through the folder `nnunet_trainers` beside this file; docs/nnunet.md shows the way.
+nnU-Net keeps its plans, network, augmentation, loss, optimiser and inference. What changes is a step of
+training: the batch brings a counterpart of each image, and an arm of this package says what is mixed and how
+it counts. nnU-Net finds the trainers through the folder `nnunet_trainers` beside this file; docs/nnunet.md
+shows the way.
 """
 
 from collections.abc import Callable
@@ -153,9 +154,7 @@ class nnUNetTrainerMCPMix(nnUNetTrainer):  # noqa: N801 (nnU-Net's names, by whi
         self.print_to_log_file(
             f"{sum(map(len, files.values()))} counterparts of {len(files)} of {len(folders)} training cases"
         )
-        prepare = partial(
-            _preprocess, plans=self.plans_manager, configuration=self.configuration_manager
-        )
+        prepare = partial(_preprocess, plans=self.plans_manager, configuration=self.configuration_manager)
         return PairedCases(train, files, prepare), validation
 
     @staticmethod
@@ -232,11 +231,10 @@ class nnUNetTrainerMCPMix(nnUNetTrainer):  # noqa: N801 (nnU-Net's names, by whi
     def _batch(self, batch: dict[str, Any]) -> tuple[Batch, Tensor | list[Tensor]]:
         """What nnU-Net's loader gives, on the device: for the strategy, and the targets of nnU-Net's loss."""
         real, counterpart = batch["data"].to(self.device, non_blocking=True).chunk(2, dim=1)
-        target = batch["target"]
-        scales = [scale.to(self.device, non_blocking=True) for scale in target] if isinstance(target, list) else []
-        moved = scales or target.to(self.device, non_blocking=True)
-        masks = (scales[0] if scales else moved).float()
-        return Batch(real, masks, counterpart, tuple(map(str, batch["keys"]))), moved
+        target, several = batch["target"], isinstance(batch["target"], list)
+        scales = [scale.to(self.device, non_blocking=True) for scale in (target if several else [target])]
+        paired = Batch(real, scales[0].float(), counterpart, tuple(map(str, batch["keys"])))
+        return paired, scales if several else scales[0]
 
 
 class nnUNetTrainerMCPMixRLA(nnUNetTrainerMCPMix):  # noqa: N801

@@ -61,7 +61,9 @@ def trainer(home):
     def make(name, resume=False):
         np.random.seed(0)
         torch.manual_seed(0)
-        made = get_trainer_from_args("501", "2d", 0, name, continue_training=resume, device=torch.device("cpu"))
+        made = get_trainer_from_args(
+            "501", "2d", 0, name, continue_training=resume, device=torch.device("cpu")
+        )
         made.num_epochs, made.num_iterations_per_epoch, made.num_val_iterations_per_epoch = 2, 3, 1
         made.save_every = 1
         return made
@@ -101,7 +103,9 @@ def test_it_trains_resumes_and_predicts(home, trainer, name, tmp_path):
         assert words.count("s_end") == 2
         assert float(second.strategy.rla.tau0) == float(first.strategy.rla.tau0)  # measured once
 
-    predictor = nnUNetPredictor(device=torch.device("cpu"), perform_everything_on_device=False, allow_tqdm=False)
+    predictor = nnUNetPredictor(
+        device=torch.device("cpu"), perform_everything_on_device=False, allow_tqdm=False
+    )
     predictor.initialize_from_trained_model_folder(second.output_folder_base, (0,))
     out, raw = tmp_path / "predictions", home / "raw" / NAME
     out.mkdir()
@@ -208,7 +212,9 @@ def test_a_counterpart_is_normalised_as_nnunet_does_and_cut_as_its_case(home, tr
     file = cases.files[case][0]
     cut = cases.prepare(file, np.zeros((1, 1, 26, 30)), properties)
     pixels = np.array(Image.open(file))[4:30, 2:32].astype(np.float32)
-    np.testing.assert_allclose(cut[:, 0], ((pixels - pixels.mean((0, 1))) / pixels.std((0, 1))).transpose(2, 0, 1), atol=1e-4)
+    np.testing.assert_allclose(
+        cut[:, 0], ((pixels - pixels.mean((0, 1))) / pixels.std((0, 1))).transpose(2, 0, 1), atol=1e-4
+    )
 
 
 def test_a_case_without_counterparts_is_its_own(trainer):
@@ -236,7 +242,7 @@ def test_what_cannot_be_trained_is_named(home, trainer, tmp_path):
     with pytest.raises(DataError, match=r"becomes \(3, 1, 30, 32\) where its case \w+ is \(3, 1, 32, 32\)"):
         cases.load_case(cases.identifiers[0])
     ours.counterparts = tmp_path / "nowhere"
-    with pytest.raises(DataError, match="None of the 4 training cases has counterparts.*export-pairs"):
+    with pytest.raises(DataError, match=r"None of the 4 training cases has counterparts.*export-pairs"):
         ours.get_tr_and_val_datasets()
 
 
