@@ -139,7 +139,7 @@ def export(
     ] = "uint8",
     trust: Trust = False,
 ) -> None:
-    """Write a segmenter as one ONNX file and compare it with torch.
+    """Write a segmenter as one ONNX file, compared with torch.
 
     The file takes images of any size and gives probabilities of the same size.
     """
@@ -165,9 +165,10 @@ def export_pairs(
         Path, typer.Option(envvar="nnUNet_preprocessed", help="nnU-Net's folder of preprocessed data sets.")
     ],
 ) -> None:
-    """Write the data set and the counterparts of a run for nnU-Net, whose trainers they are for.
+    """Write data set and counterparts of a run for nnU-Net.
 
-    Images and masks keep their size, counterparts are brought to it, and the split becomes nnU-Net's fold 0.
+    For the trainers nnUNetTrainerMCPMix and nnUNetTrainerMCPMixRLA of the extra `nnunet`. Images and masks
+    keep their size, counterparts are brought to it, and the split becomes nnU-Net's fold 0.
     """
     from mcpmix.generator.pair_export import export_to_nnunet
 
