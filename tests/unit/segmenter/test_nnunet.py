@@ -20,7 +20,7 @@ from mcpmix.generator.pair_export import export_to_nnunet
 from mcpmix.metrics import score_folder
 from mcpmix.mixing.mcpmix import CosineMix
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of nnU-Net's libraries
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of nnU-Net's libraries
 NAME = "Dataset501_Toy"
 PLAIN, OURS = "nnUNetTrainer", ("nnUNetTrainerMCPMix", "nnUNetTrainerMCPMixRLA")
 
@@ -71,7 +71,6 @@ def trainer(home):
     return make
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [PLAIN, *OURS])
 def test_it_trains_resumes_and_predicts(home, trainer, name, tmp_path):
     from nnunetv2.evaluation.evaluate_predictions import compute_metrics
