@@ -107,16 +107,16 @@ def train(home: Path, name: str, seed: int) -> dict[str, object]:
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """Mean and standard deviation over seeds, in Markdown."""
-    lines = ["| trainer | " + " | ".join(METRICS.values()) + " | lesions missed | seconds |"]
-    lines.append("|---|" + "---|" * (len(METRICS) + 2))
+    """Mean over seeds, with standard deviation if there are several, in Markdown."""
+    lines = ["| trainer | " + " | ".join(METRICS.values()) + " | lesions missed, of 18 |"]
+    lines.append("|---|" + "---|" * (len(METRICS) + 1))
     for name, label in TRAINERS.items():
         mine = [row for row in rows if row["trainer"] == name]
         cells = [label]
-        for key, digits in (*dict.fromkeys(METRICS, 1).items(), ("missed", 1), ("seconds", 0)):
+        for key in (*METRICS, "missed"):
             values = np.array([row[key] for row in mine], dtype=float)
-            spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 and key in METRICS else ""
-            cells.append(f"{values.mean():.{digits}f}{spread}")
+            spread = f" ± {values.std(ddof=1):.1f}" if len(values) > 1 and key in METRICS else ""
+            cells.append(f"{values.mean():.1f}{spread}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
