@@ -36,7 +36,11 @@ ORDER = (
     "core",
 )
 FACADE = "mcpmix/__init__.py"  # offers names of any part but the command line
-FOREIGN = {"diffusers", "transformers", "segmentation_models_pytorch", "timm"}  # for networks only
+# Who may import a library: a part, or one module.
+FOREIGN = {
+    **dict.fromkeys(("diffusers", "transformers", "segmentation_models_pytorch", "timm"), "mcpmix.networks"),
+    **dict.fromkeys(("nnunetv2", "batchgeneratorsv2"), "mcpmix.segmenter.nnunet"),
+}
 
 
 def modules():
@@ -79,8 +83,8 @@ def violations(source, module, *, is_package=False):
     problems = []
     for name in imports_of(source, module, is_package=is_package):
         root = name.split(".")[0]
-        if root in FOREIGN and part != "networks":
-            problems.append(f"{module} imports {name}: only networks may import {root}")
+        if root in FOREIGN and not f"{module}.".startswith(f"{FOREIGN[root]}."):
+            problems.append(f"{module} imports {name}: only {FOREIGN[root]} may import {root}")
         if root != "mcpmix" or name == "mcpmix.__version__":
             continue
         other = part_of(name)
@@ -164,6 +168,8 @@ def test_a_circle_through_a_function_is_found():
         ("mcpmix.data.sample", "def f():\n    from mcpmix.networks.features import load"),
         ("mcpmix.core.training", "from diffusers import UNet2DConditionModel"),
         ("mcpmix.segmenter.train", "import transformers.models"),
+        ("mcpmix.segmenter.train", "def f():\n    import nnunetv2.paths"),
+        ("mcpmix.segmenter.nnunet_trainers.mcpmix_trainers", "import nnunetv2"),
         ("mcpmix.cli.app", "import segmentation_models_pytorch as smp"),
         ("mcpmix.segmenter.train", "from mcpmix.run import run"),
         ("mcpmix.generator.bank", "from mcpmix.segmenter.train import key"),
@@ -183,6 +189,7 @@ def test_a_forbidden_import_is_found(module, source):
         ("mcpmix.core.stage_folder", "from mcpmix import __version__"),
         ("mcpmix.core.stage_folder", "import json, torch"),
         ("mcpmix.networks.diffusion", "from diffusers import AutoencoderKL\nfrom . import weight_files"),
+        ("mcpmix.segmenter.nnunet", "from nnunetv2.paths import nnUNet_raw"),
         ("mcpmix.phantom.surface", "from .scene import Scene\nfrom ..core import seeds"),
         ("mcpmix.segmenter.train", "from mcpmix.data import index\nfrom mcpmix.mixing.rla import RLA"),
         ("mcpmix.cli.app", "from mcpmix.run import run\nfrom mcpmix.cli.screen import Bars"),

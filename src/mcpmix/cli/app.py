@@ -164,6 +164,7 @@ for _command in (
     stages.report,
     segmenters.predict,
     segmenters.export,
+    segmenters.export_pairs,
     studio.studio,
     bench.bench,
     bench.verdict,

@@ -36,7 +36,7 @@ def pack(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Fetch what is listed without asking.")] = False,
 ) -> None:
-    """Pack for a machine without internet, or the results of a run.
+    """Pack for a machine without internet, or a run's results.
 
     The file holds a script, unpack.py, that needs only Python: it verifies every digest, installs without
     network, and says what is missing. With --python pip is asked what it would fetch; that is shown with

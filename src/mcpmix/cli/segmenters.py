@@ -1,5 +1,6 @@
 """What segmenters are good for: scores, masks for new images, ONNX; and short trainings that explain them."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -138,7 +139,7 @@ def export(
     ] = "uint8",
     trust: Trust = False,
 ) -> None:
-    """Write a segmenter as one ONNX file and compare it with torch.
+    """Write a segmenter as one ONNX file, compared with torch.
 
     The file takes images of any size and gives probabilities of the same size.
     """
@@ -153,6 +154,32 @@ def export(
         f"compared with torch on {found.images} images: probabilities differ by at most "
         f"{found.difference:.1e}, masks in {found.flipped} of {found.pixels} pixels"
     )
+
+
+def export_pairs(
+    run: Annotated[Path, typer.Argument(help="Folder of a run with finished pairs.")],
+    name: Annotated[str, typer.Argument(help="Name of the data set there, like Dataset501_Polyps.")],
+    tool: Annotated[Literal["nnunet"], typer.Option("--to", help="The tool to write for.")],
+    raw: Annotated[Path, typer.Option(envvar="nnUNet_raw", help="nnU-Net's folder of raw data sets.")],
+    preprocessed: Annotated[
+        Path, typer.Option(envvar="nnUNet_preprocessed", help="nnU-Net's folder of preprocessed data sets.")
+    ],
+) -> None:
+    """Write data set and counterparts of a run for nnU-Net.
+
+    For the trainers nnUNetTrainerMCPMix and nnUNetTrainerMCPMixRLA of the extra `nnunet`. Images and masks
+    keep their size, counterparts are brought to it, and the split becomes nnU-Net's fold 0.
+    """
+    from mcpmix.generator.pair_export import export_to_nnunet
+
+    with shown_progress() as progress:
+        counts = export_to_nnunet(run, name, raw=raw, preprocessed=preprocessed, progress=progress)
+    typer.echo(", ".join(f"{part}: {count}" for part, count in counts.items()))
+    if "known" in counts:
+        typer.echo("left out: known, whose patients are in the training part")
+    typer.echo(f"written for {tool}: {raw / name}, {preprocessed / name}")
+    trainers = Path(__file__).parents[1] / "segmenter" / "nnunet_trainers"
+    typer.echo(f"nnU-Net finds the trainers with: export nnUNet_extTrainer={shlex.quote(str(trainers))}")
 
 
 analyse = typer.Typer(no_args_is_help=True, help="Short trainings that measure why something happens.")

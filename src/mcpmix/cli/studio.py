@@ -23,7 +23,7 @@ def studio(
         bool, typer.Option("--read-only", help="Write nothing: no judgements, no thumbnails.")
     ] = False,
 ) -> None:
-    """Open a page to look at runs, judge pairs and compare results.
+    """Open a page to look at runs, judge pairs, compare results.
 
     It shows all runs below a folder, also while they are being made, until you press Ctrl+C.
     """

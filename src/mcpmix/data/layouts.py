@@ -28,6 +28,9 @@ HUB_MASK = ("mask_file_name", "label_file_name", "annotation_file_name")
 NNUNET = "dataset.json"
 NNUNET_TABLE = "samples.csv"  # groups and parts, for which nnU-Net has no place
 NNUNET_FOLDERS = {"train": ("imagesTr", "labelsTr"), "test": ("imagesTs", "labelsTs")}
+NNUNET_SPLITS = "splits_final.json"  # beside nnU-Net's preprocessed data, as the two that follow
+NNUNET_COUNTERPARTS = "counterparts"  # a folder of images per case, for the trainers of `segmenter/nnunet.py`
+NNUNET_RLA = "rla.json"  # in the folder of counterparts: the section rla of a configuration
 CHANNEL = "_0000"  # before the ending of an image: all channels in one file
 
 

@@ -29,8 +29,8 @@ print("heavy:", [name for name in {HEAVY} if name in sys.modules])
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     for command in ("demo", "init", "check", "run", "depth", "adapt", "finetune", "synthesize", "train",
-                    "evaluate", "report", "predict", "bench", "verdict", "studio", "pack", "models",
-                    "data"):  # fmt: skip
+                    "evaluate", "report", "predict", "export-pairs", "bench", "verdict", "studio", "pack",
+                    "models", "data"):  # fmt: skip
         assert f"\n  {command} " in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2]  # no summary is cut
     assert "heavy: []" in done.stdout

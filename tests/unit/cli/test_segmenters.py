@@ -1,9 +1,13 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.helpers.finished_run import FinishedRun
 
+from mcpmix.config_file import to_yaml
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 
 
@@ -50,6 +54,24 @@ def test_either_a_run_or_two_folders(mcpmix, arguments):
     done = mcpmix("evaluate", *arguments)
     assert done.code == 2
     assert "--truth" in done.err
+
+
+# --- export-pairs ----------------------------------------------------------------------------------------
+
+
+def test_pairs_go_to_the_folders_that_nnunet_knows(mcpmix, tmp_path, monkeypatch):
+    run = FinishedRun(tmp_path).config
+    (run.folder / "config.yaml").write_text(to_yaml(run))
+    for kind in ("raw", "preprocessed"):
+        monkeypatch.setenv(f"nnUNet_{kind}", str(tmp_path / kind))
+    done = mcpmix("export-pairs", run.folder, "Dataset501_Toy", "--to", "nnunet")
+    assert done.code == 0, done.err
+    assert "train: 4, validation: 2, test: 6, known: 4, counterparts: 12" in done.out
+    assert "left out: known" in done.out
+    assert (tmp_path / "raw/Dataset501_Toy/dataset.json").exists()
+    assert (tmp_path / "preprocessed/Dataset501_Toy/splits_final.json").exists()
+    (trainers,) = re.findall("export nnUNet_extTrainer=(.+)", done.out)
+    assert [file.name for file in Path(trainers).glob("*.py")] == ["mcpmix_trainers.py"]
 
 
 # --- analyse gradients -----------------------------------------------------------------------------------
