@@ -24,8 +24,8 @@ Tree = dict[str, Any]
 class AbsentError(McpmixError):
     """A request is about something that is not there."""
 
-    def __init__(self) -> None:
-        super().__init__("There is no such thing here; it may have been renamed or made anew.")
+    def __init__(self, message: str = "There is no such thing here; it may have been renamed.") -> None:
+        super().__init__(message)
 
 
 def look_up(found: Mapping[K, V], key: K) -> V:

@@ -101,7 +101,7 @@ def test_interruption_says_how_to_go_on(mcpmix, monkeypatch, tmp_path):
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
 import mcpmix.init
 from mcpmix.cli.app import main
 
@@ -115,6 +115,7 @@ def work(*_, **__):
         print("cleaned", flush=True)
 
 mcpmix.init.write_phantom_sheet = work
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would ignore it
 main(["data", "phantom", "--sheet", "x.png"])
 """
 

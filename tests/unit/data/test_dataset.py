@@ -382,7 +382,7 @@ def test_repeated_call_renders_only_what_is_missing(tmp_path, monkeypatch):
         calls.append(arguments[1:3])
         return render(*arguments)
 
-    monkeypatch.setattr(dataset, "render", counted)
+    monkeypatch.setattr("mcpmix.phantom.render", counted)
     assert write_phantom(tmp_path) == (samples, split)
     assert calls == [(0, 0), (1, 0)]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.png")} == contents
