@@ -11,6 +11,7 @@ ask for its live curves every two seconds, as an open page does. The clients run
 lowest priority. Writes benchmarks/results/studio.json and parts of docs/studio.md; needs a quiet machine.
 """
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -176,9 +177,12 @@ def measure_wall() -> None:
 
 def main() -> None:
     """Measure in turn, store, and write the parts of the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--wall", action="store_true", help="the wall of pairs alone")
+    only_wall = parser.parse_args().wall
     os.environ["HF_HUB_OFFLINE"] = "1"
     measure_wall()
-    if "--wall" in sys.argv:
+    if only_wall:
         return
     alone, watched, starts, answers = [], [], [], 0
     with tempfile.TemporaryDirectory() as work:
