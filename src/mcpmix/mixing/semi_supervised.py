@@ -92,7 +92,8 @@ class MeanTeacher(Strategy):
     Cost: two images for each one, and a forward pass of the teacher.
 
     Args:
-        decay: Of the average, per step, in [0, 1).
+        decay: Of the average, per step, in [0, 1). The first steps have less: a decoder starts at random, and
+            an average that still holds its first weights teaches noise.
         weight: Of the loss on unlabelled images once it has risen.
         ramp: Epochs in which the weight rises from 0, as a share of T, in [0, 1].
         colour: Strength of the change of colour that the network sees, in [0, 1].
@@ -122,6 +123,8 @@ class MeanTeacher(Strategy):
         require("The mean teacher", checks)
         self.epochs, self.decay, self.weight, self.ramp, self.colour = epochs, decay, weight, ramp, colour
         self.teacher: nn.Module | None = None
+        self.followed: Tensor  # steps so far; saved with the teacher
+        self.register_buffer("followed", torch.zeros((), dtype=torch.long))
         self._student: tuple[nn.Module, ...] = ()  # not a part of this module: the loop saves it
         self._epoch = 0
 
@@ -159,13 +162,17 @@ class MeanTeacher(Strategy):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Move the teacher towards the network, as the last step has left it."""
+        """Move the teacher towards the network, as the last step has left it; batch statistics alike."""
         assert self.teacher is not None
         (student,) = self._student
-        for mean, value in zip(self.teacher.parameters(), student.parameters(), strict=True):
-            mean.lerp_(value.detach(), 1 - self.decay)
-        for kept, now in zip(self.teacher.buffers(), student.buffers(), strict=True):
-            kept.copy_(now)
+        self.followed += 1
+        share = max(1 - self.decay, 1 / int(self.followed))
+        now = student.state_dict()
+        for name, mean in self.teacher.state_dict().items():
+            if mean.is_floating_point():
+                mean.lerp_(now[name], share)
+            else:
+                mean.copy_(now[name])
 
     def combine(self, losses: Sequence[Tensor], batch: Batch, terms: Sequence[Term]) -> Tensor:  # noqa: ARG002
         """The weighted sum of both losses, 0-d."""

@@ -107,17 +107,28 @@ def test_without_a_change_of_colour_the_network_sees_what_the_teacher_sees(batch
 
 def test_the_teacher_is_the_moving_average_of_its_student(batch):
     strategy, student = taught(decay=0.75)
+    for _ in range(3):  # the first steps have shares of 1, 1/2 and 1/3
+        strategy.terms(batch, torch_rng("a"))
     start = student[0].weight.detach().clone()
     with torch.no_grad():
         student[0].weight += 1
-        student[1].running_mean.fill_(5)
+        student[1].running_mean.fill_(4)
     strategy.terms(batch, torch_rng("a"))
     torch.testing.assert_close(strategy.teacher[0].weight, start + 0.25)
+    torch.testing.assert_close(strategy.teacher[1].running_mean, torch.ones(1))
     strategy.terms(batch, torch_rng("a"))
     torch.testing.assert_close(strategy.teacher[0].weight, start + 0.25 + 0.75 * 0.25)
-    assert torch.equal(strategy.teacher[1].running_mean, student[1].running_mean)  # statistics are taken over
     torch.testing.assert_close(student[0].weight.detach(), start + 1)  # the student is left alone
     assert not any(parameter.requires_grad for parameter in strategy.teacher.parameters())
+
+
+def test_the_first_steps_are_averaged_alike_so_that_random_weights_are_soon_forgotten(batch):
+    strategy, student = taught(decay=0.99)
+    for value in (2.0, 4.0, 9.0):
+        with torch.no_grad():
+            student[0].weight.fill_(value)
+        strategy.terms(batch, torch_rng("a"))
+    torch.testing.assert_close(strategy.teacher[0].weight, torch.full((1, 3, 1, 1), 5.0))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +162,7 @@ def test_the_teacher_is_saved_and_the_student_is_not(batch):
         student[0].weight += 1
     strategy.terms(batch, torch_rng("a"))
     saved = {name: value.clone() for name, value in strategy.state_dict().items()}
-    assert saved.keys() == {f"teacher.{name}" for name in student.state_dict()}
+    assert saved.keys() == {"followed", *(f"teacher.{name}" for name in student.state_dict())}
 
     def resumed(state):
         again, other = taught(decay=0.5)
@@ -159,7 +170,7 @@ def test_the_teacher_is_saved_and_the_student_is_not(batch):
         again.load_state_dict(state)
         return again.terms(batch, torch_rng("b"))[1].targets
 
-    new = {f"teacher.{name}": value for name, value in network().state_dict().items()}
+    new = saved | {f"teacher.{name}": value for name, value in network().state_dict().items()}
     targets = strategy.terms(batch, torch_rng("b"))[1].targets
     assert torch.equal(resumed(saved), targets)
     assert not torch.equal(resumed(new), targets)
