@@ -22,7 +22,7 @@ SCRIPTS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs fuzz bench clean
+.PHONY: help demo test nnunet check docs fuzz bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ demo: $(RUNTIME) ## install what is needed to run, then all stages on the embedd
 
 test: $(DEV) ## all tests
 	$(BIN)/pytest -q $(ARGS)
+
+nnunet: $(DEV) ## the tests of the trainers for nnU-Net, which brings an older timm into the environment
+	$(INSTALL) -e '.[nnunet]'
+	$(BIN)/pytest -q $(ARGS) tests/unit/segmenter/test_nnunet.py
 
 check: $(DEV) ## lint, formatting and types; all three run even if one fails
 	@status=0; \
