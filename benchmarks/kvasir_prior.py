@@ -5,6 +5,7 @@
     python benchmarks/kvasir_prior.py arms  --data DATA --autoencoder TAESD --labels 44 --seeds 0 1 2 3
     python benchmarks/kvasir_prior.py table
 
+Settings of `mcpmix run` may follow the name of the part (`arms finetune.steps=200 --data ...`).
 DATA holds Kvasir-SEG, BKAI-NeoPolyp/images and mucosa; TAESD is a folder or hub id of that autoencoder. The
 official 120 test images are scored, 88 of the 880 others validate, `--labels` of the rest keep their masks,
 and all others are unlabelled. The base sees no mask, no validation and no test image. Each part goes on where
@@ -163,7 +164,7 @@ def measure_base(options: argparse.Namespace) -> dict[str, Any]:
     with shown_progress() as progress:
         made = run(config, progress, until="base")
         poor = poor_config(options)
-        alone = run(poor, progress, until="base")
+        alone = None if options.no_alone else run(poor, progress, until="base")
     phi, index = load_features(config.rla.features), DatasetIndex.read(made.dataset)
     parts = {part: load_arrays(index.part(part), config.data.size).images for part in ("train", "validation")}
     pool = Unlabelled.read(made.unlabelled)
@@ -172,9 +173,10 @@ def measure_base(options: argparse.Namespace) -> dict[str, Any]:
     found = {"real training frames": kid(features_of(phi, pool.images[own]), held)._asdict()}
     bases = {
         "base of unlabelled images": (config, made.base / PIPELINE),
-        f"embedded base adapted to {options.labels} frames": (poor, alone.base / PIPELINE),
         "embedded base (phantom)": (poor, resolve("embedded", "pipeline")),
     }
+    if alone is not None:
+        bases[f"embedded base adapted to {options.labels} frames"] = (poor, alone.base / PIPELINE)
     for name, (settings, folder) in bases.items():
         prompts = draw_prompts(settings, Looks.read(folder), DRAWN)
         runtime = setup("cpu", "bfloat16", 0, deterministic=True)
@@ -191,7 +193,9 @@ def measure_base(options: argparse.Namespace) -> dict[str, Any]:
 def measure_pairs(options: argparse.Namespace) -> dict[str, Any]:
     """What the bank is worth, with and without unlabelled images."""
     made, found = {}, {}
-    configs = {"with": rich_config(options), "without": poor_config(options)}
+    configs = {"with": rich_config(options)}
+    if not options.no_alone:
+        configs["without"] = poor_config(options)
     with shown_progress() as progress:
         for name, config in configs.items():
             made[name] = run(config, progress, until="pairs")
@@ -266,11 +270,15 @@ def markdown(result: dict[str, Any]) -> str:
         )
     for labels, banks in sorted(result.get("pairs", {}).items(), key=lambda item: int(item[0])):
         title = f"**Counterparts for {labels} labelled frames.**"
-        head = ["| | with unlabelled images | without |", "| --- | ---: | ---: |"]
-        parts.append("\n".join([title, "", *head, *(_row(name, banks) for name in _PAIR_ROWS)]))
+        head = f"| | {' | '.join(f'{name} unlabelled images' for name in banks)} |"
+        rows = [f"| {name} | {' | '.join(map(text, banks.values()))} |" for name, text in _PAIR_ROWS.items()]
+        parts.append("\n".join([title, "", head, f"| --- |{' ---: |' * len(banks)}", *rows]))
     for labels, cells in sorted(result.get("arms", {}).items(), key=lambda item: int(item[0])):
         parts.append(_arms_table(labels, cells))
-    return "\n\n".join([*parts, "Written by `python benchmarks/kvasir_prior.py`."])
+    commands = "\n".join(f"- `python benchmarks/kvasir_prior.py {text}`" for text in result["commands"])
+    return "\n\n".join(
+        [*parts, f"Measured by these commands, with the data and the autoencoder named:\n\n{commands}"]
+    )
 
 
 _PAIR_ROWS = {
@@ -290,10 +298,6 @@ _PAIR_ROWS = {
     ),
     "KID to the unlabelled pool": lambda b: f"{b['kid pool']['value']:.4f} ± {b['kid pool']['error']:.4f}",
 }
-
-
-def _row(name: str, banks: dict[str, Any]) -> str:
-    return f"| {name} | {_PAIR_ROWS[name](banks['with'])} | {_PAIR_ROWS[name](banks['without'])} |"
 
 
 def _arms_table(labels: str, cells: dict[str, dict[str, Any]]) -> str:
@@ -322,6 +326,13 @@ def _arms_table(labels: str, cells: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def asked_for(options: argparse.Namespace) -> str:
+    """The options that decide a result, as one would type them; none of them is a path."""
+    counts = ("base_steps", "labels", "pseudo_steps", "steps")
+    given = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in counts]
+    return " ".join([options.part, *options.settings, *given])
+
+
 def parse() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -333,6 +344,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--base", type=Path, help="pipeline of a finished base, instead of that in --work")
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--labels", type=int, default=44)
+    parser.add_argument("--no-alone", action="store_true", help="nothing without unlabelled images")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--only", nargs="+", choices=ARMS, help="these arms")
     parser.add_argument("--steps", type=int, default=800, help="optimiser steps of a segmenter")
@@ -360,6 +372,9 @@ def main() -> None:
             kept = result.setdefault("arms", {}).setdefault(str(options.labels), {})
             for arm, cells in measure_arms(options).items():
                 kept.setdefault(arm, {}).update(cells)
+        commands = result.setdefault("commands", [])
+        if (command := asked_for(options)) not in commands:
+            commands.append(command)
         write_json(options.result, result)
     if options.result == RESULT and result:
         fill(PAGE, "kvasir-prior", markdown(result))
