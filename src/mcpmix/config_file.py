@@ -85,7 +85,10 @@ def place_paths(tree: Tree, folder: Path) -> None:
     home = folder.resolve()
 
     def anchored(name: str) -> str:
-        return str(home / expanded(name))
+        place, path = home, expanded(name)
+        while path.parts[:1] == ("..",):  # messages show the paths: `study/../frames` is hard to read
+            place, path = place.parent, Path(*path.parts[1:])
+        return str(place / path)
 
     def source(name: str) -> str:
         bare = name.partition("@")[0]

@@ -186,7 +186,8 @@ def find_source(root: Path, progress: Progress) -> str:
             return source
     raise DataError(
         f"{root}: the layout is not known. Expected {', '.join(_TELLING_FILES)}, or a data set of `mcpmix "
-        "data list`: see docs/data.md, or name the layout with --source."
+        "data list`: see docs/data.md, or name the layout with --source. Own folders of images and masks are "
+        "named one by one: --images DIR --masks DIR."
     )
 
 

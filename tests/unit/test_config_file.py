@@ -179,7 +179,7 @@ class TestFiles:
 
         assert config.output == tmp_path / "study" / "out"
         assert config.data.images == tmp_path / "study" / "pictures"
-        assert config.data.masks == tmp_path / "study" / ".." / "masks"
+        assert config.data.masks == tmp_path / "masks"  # not study/../masks
         assert config.data.groups == tmp_path / "study" / "groups.csv"
         assert config.data.split.file == tmp_path / "study" / "split.json"
 

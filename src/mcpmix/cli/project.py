@@ -110,6 +110,10 @@ def check(
     from mcpmix.config_file import load_config
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find
+    if fix is not None:
+        from mcpmix.core.stage_folder import require_new
+
+        require_new(fix)  # before the images are examined, which takes a while
     from mcpmix.preflight import check as examine
 
     with shown_progress() as progress:
@@ -117,16 +121,12 @@ def check(
     for name, text in result.facts.items():
         typer.echo(f"{name}: {text}")
     if result.audit is not None:
-        from mcpmix.core.stage_folder import storage_errors, write_text
-        from mcpmix.report.audit import as_lines, as_page
+        from mcpmix.report.audit import as_lines
 
         for line in as_lines(result.audit, errors=False):
             typer.echo(line)
-        if page is not None:
-            with storage_errors(page.parent):
-                page.parent.mkdir(parents=True, exist_ok=True)
-                write_text(page, as_page(result.audit, settings.name))
-            typer.echo(f"findings about the images: {page}")
+    if page is not None:
+        _write_page(page, result.audit, settings.name)
     for warning in result.warnings:
         typer.echo(f"warning: {warning}")
     for problem in result.problems:
@@ -142,6 +142,20 @@ def check(
     count = result.warned
     state = f"no errors, but {count} warning{'s' if count > 1 else ''} above" if count else "no problems"
     typer.echo(f"{state}; next: {command}")
+
+
+def _write_page(page: Path, audit: "Audit | None", name: str) -> None:
+    """Write the page with all findings about the images, if they could be examined, and say so."""
+    from mcpmix.core.stage_folder import storage_errors, write_text
+    from mcpmix.report.audit import as_page
+
+    if audit is None:
+        typer.echo(f"{page} is not written: the images and masks must fit together first", err=True)
+        return
+    with storage_errors(page.parent):
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_text(page, as_page(audit, name))
+    typer.echo(f"findings about the images: {page}")
 
 
 def _write_repaired(
@@ -160,7 +174,9 @@ def _write_repaired(
     places = ["data.source=folder", f"data.images={fix / 'images'}", f"data.masks={fix / 'masks'}"]
     places += [f"data.groups={fix / 'groups.csv'}"] if (fix / "groups.csv").is_file() else []
     typer.echo(f"repaired copy: {fix} ({len(changes)} changes, listed in {CHANGES})")
-    typer.echo(f"to use it: {shlex.join(['mcpmix', 'check', *arguments, *places])}")
+    replaced = {place.partition("=")[0] for place in places}
+    kept = [text for text in arguments if text.partition("=")[0] not in replaced]
+    typer.echo(f"to use it: {shlex.join(['mcpmix', 'check', *kept, *places])}")
 
 
 models = typer.Typer(no_args_is_help=True, help="List and pin weights.", rich_markup_mode=None)

@@ -404,10 +404,15 @@ def _grant(path: Path) -> None:
         path.chmod(0o666 & ~mask)
 
 
-def new_folder(path: Path) -> Path:
-    """Make the output folder of a command, with those around it."""
+def require_new(path: Path) -> None:
+    """Refuse an output folder that holds something."""
     if path.is_dir() and any(path.iterdir()):
         raise StorageError(f"{path} is not empty. Choose another folder.")
+
+
+def new_folder(path: Path) -> Path:
+    """Make the output folder of a command, with those around it."""
+    require_new(path)
     with storage_errors(path):
         make_folder(path)
     return path

@@ -377,7 +377,9 @@ def test_init_for_other_sources_uses_the_split_that_comes_with_them(mcpmix, phan
 def test_init_needs_to_know_where_the_data_is(mcpmix, tmp_path):
     assert "give --images and --masks" in mcpmix("init", tmp_path).err.replace("\n", " ")
     (tmp_path / "nothing").mkdir()
-    assert "layout is not known" in mcpmix("init", tmp_path / "s", "--root", tmp_path / "nothing").err
+    refused = mcpmix("init", tmp_path / "s", "--root", tmp_path / "nothing").err
+    assert "layout is not known" in refused
+    assert "--images DIR --masks DIR" in refused
     assert "needs --root" in mcpmix("init", tmp_path, "--source", "piccolo").err.replace("\n", " ")
     assert "no source 'picolo'" in mcpmix("init", tmp_path, "--source", "picolo", "--root", tmp_path).err
 
@@ -469,6 +471,18 @@ def test_fix_writes_a_repaired_copy_and_leaves_the_source(mcpmix, config, phanto
     refused = mcpmix("check", config, "--fix", tmp_path / "repaired")
     assert refused.code == 5
     assert "is not empty" in refused.err
+    assert not refused.out  # told at once, not after all images were examined
+
+
+def test_fix_names_each_setting_once_and_says_that_there_is_no_page(mcpmix, config, phantom_folder, tmp_path):
+    remove_mask(phantom_folder)
+    given = f"data.groups={phantom_folder / 'groups.csv'}"
+    page = tmp_path / "audit.html"
+    done = mcpmix("check", config, given, "--fix", tmp_path / "repaired", "--html", page)
+    use = done.out.rpartition("to use it: mcpmix ")[2]
+    assert use.count("data.groups=") == 1
+    assert str(tmp_path / "repaired" / "groups.csv") in use
+    assert page.exists() or f"{page} is not written" in done.err
 
 
 def test_warnings_count_if_asked(mcpmix, config, phantom_folder):
