@@ -10,15 +10,16 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from _swap import draw_partners
+from mcpmix.core.files import file_digest
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT
 from mcpmix.core.seeds import numpy_rng, seed_for
-from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, reuse, workspace
-from mcpmix.data.cache import Arrays
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
+from mcpmix.data.index import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import contact_sheet, write_synthetic
+from mcpmix.generator.bank import contact_sheet
 from mcpmix.generator.judge import dice_of
-from mcpmix.generator.ledger import LEDGER, Ledger, Row, read_verified
+from mcpmix.generator.ledger import LEDGER, Ledger, Row, read_verified, write_synthetic
 
 Kind = Literal["wrong", "blurred"]
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 
 from mcpmix.config import SplitConfig
-from mcpmix.data.audit import Audit
+from mcpmix.data.audit import Audit, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
-from mcpmix.data.facts import inspect_all
 from mcpmix.preflight import embedded_phi
-from mcpmix.report.audit import as_lines, as_page
+from mcpmix.report.data_pages import audit_lines, audit_page
 
 
 def main(name: str, root: Path, method: str = "official") -> None:
@@ -32,7 +31,7 @@ def main(name: str, root: Path, method: str = "official") -> None:
     facts = inspect_all(collection.samples, phi=embedded_phi())
     split = make_split(collection, SplitConfig(method=method), 0)
     audit = Audit(facts, {sample: part for part, ids in split.parts().items() for sample in ids})
-    lines, page = list(as_lines(audit)), as_page(audit, name)
+    lines, page = list(audit_lines(audit)), audit_page(audit, name)
     wall, used = time.perf_counter() - wall, time.process_time() - used
     print("\n".join(lines))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -24,12 +24,12 @@ from mcpmix.cli.screen import shown_progress
 from mcpmix.config import Config
 from mcpmix.config_file import load_config
 from mcpmix.core.device import core_count, setup, worker_count
+from mcpmix.core.files import write_json
 from mcpmix.core.progress import Progress
 from mcpmix.core.side_by_side import side_by_side
-from mcpmix.core.stage_folder import Artifact, write_json
+from mcpmix.core.stage_folder import Artifact
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, cache_of, load_arrays
 from mcpmix.data.splits import ALL_PARTS, KNOWN
 from mcpmix.report.arms import label_of
 from mcpmix.report.tables import read_summary, spread_of, spread_text

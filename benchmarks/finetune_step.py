@@ -27,9 +27,8 @@ from mcpmix.core.device import Runtime
 from mcpmix.core.processes import Processes
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.data.augment import apply_colour, draw_colour
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.finetune_trainer import Trainer, build_networks, prepare, turn
-from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     Batch,
     DiffusionBase,
@@ -39,6 +38,7 @@ from mcpmix.networks.diffusion import (
     load_base,
     noise_schedule,
 )
+from mcpmix.networks.generator import control_from_base
 from mcpmix.networks.weight_files import resolve
 
 RESULT = Path(__file__).parent / "results" / "finetune_step.json"

@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 
 from _markers import fill
+from mcpmix.core.files import write_json
 from mcpmix.core.pixels import list_images
-from mcpmix.core.stage_folder import write_json
-from mcpmix.data.likeness import Floats, _contents, _fingerprints, look_of, matches, print_of
+from mcpmix.data.leakage import Floats, _contents, fingerprints, look_of, matches, print_of
 from mcpmix.data.sample import read_image
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +46,7 @@ def measure(tested: list[str], known: list[str]) -> dict[str, object]:
     by_look = {(m.first, m.second) for m in matches(looks, looks) if m.first < m.second}
     by_print = {(m.first, m.second) for m in matches(looks, prints) if m.first < m.second}
     bits = 2 * np.unpackbits(_contents(prints), axis=1).astype(np.float32) - 1
-    greys = _fingerprints(looks)[1]
+    greys = fingerprints(looks)[1]
     theirs, mine = slice(len(tested), None), slice(0, len(tested))
     mean = greys[theirs].mean(axis=0)
     best = 0.0

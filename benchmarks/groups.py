@@ -17,8 +17,8 @@ import numpy as np
 
 from _markers import fill
 from mcpmix.core.seeds import numpy_rng
+from mcpmix.data.audit import Facts, inspect_all
 from mcpmix.data.dataset import load_collection
-from mcpmix.data.facts import Facts, inspect_all
 from mcpmix.data.groups import guess_groups
 from mcpmix.data.sample import Sample
 from mcpmix.data.splits import group_split

@@ -30,15 +30,15 @@ from mcpmix.cli.screen import shown_progress
 from mcpmix.config import Config
 from mcpmix.config_file import resolve_config
 from mcpmix.core.device import setup
+from mcpmix.core.files import write_json
 from mcpmix.core.pixels import write_png
-from mcpmix.core.stage_folder import Artifact, write_json
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.core.stage_folder import Artifact
+from mcpmix.data.index import DatasetIndex, load_arrays
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.adapt import PIPELINE, draw_images, draw_prompts, features_of, sheet_of
 from mcpmix.generator.counterparts import Looks
 from mcpmix.generator.ledger import read_rows
-from mcpmix.metrics.kid import kid
+from mcpmix.metrics.statistics import kid
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
@@ -328,8 +328,12 @@ def _arms_table(labels: str, cells: dict[str, dict[str, Any]]) -> str:
 
 def asked_for(options: argparse.Namespace) -> str:
     """The options that decide a result, as one would type them; none of them is a path."""
-    counts = ("base_steps", "labels", "pseudo_steps", "steps")
-    given = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in counts]
+    counts = {"base": "base_steps", "pairs": "pseudo_steps", "arms": "steps"}
+    given = [
+        f"--{name.replace('_', '-')} {getattr(options, name)}" for name in ("labels", counts[options.part])
+    ]
+    if options.no_alone and options.part != "arms":
+        given.append("--no-alone")
     return " ".join([options.part, *options.settings, *given])
 
 

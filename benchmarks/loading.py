@@ -20,9 +20,8 @@ import numpy as np
 from PIL import Image
 
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.data.cache import load_arrays
 from mcpmix.data.dataset import build_index
-from mcpmix.data.index import Record
+from mcpmix.data.index import Record, load_arrays
 from mcpmix.data.layouts import scan_folder
 from mcpmix.data.sample import Sample, read_image, read_mask, resize_image, resize_mask
 from mcpmix.data.splits import Split
@@ -154,7 +153,7 @@ def main() -> None:
             samples = write_files(folder, arguments.count, width, height, ending)
             rows[name] = measure(samples, folder, arguments.size, arguments.rounds, arguments.batch)
         if arguments.images is not None:
-            samples = scan_folder(arguments.images, arguments.masks, None)[: arguments.count]
+            samples = scan_folder(arguments.images, arguments.masks).samples[: arguments.count]
             rows["own files"] = measure(
                 samples, Path(place), arguments.size, arguments.rounds, arguments.batch
             )

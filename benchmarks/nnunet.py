@@ -23,8 +23,7 @@ import torch
 import mcpmix
 from _markers import fill
 from mcpmix.config_file import resolve_config
-from mcpmix.core.reading import read_json
-from mcpmix.core.stage_folder import write_json
+from mcpmix.core.files import read_json, write_json
 from mcpmix.generator.pair_export import export_to_nnunet
 from mcpmix.metrics import score_folder
 from mcpmix.run import run

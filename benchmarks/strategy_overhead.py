@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from _markers import fill
 from mcpmix.core.seeds import numpy_rng, torch_rng
+from mcpmix.core.training import one_ahead
 from mcpmix.mixing.hsmix import HSMix
 from mcpmix.mixing.registry import STRATEGIES, build_strategy
 from mcpmix.mixing.strategy import Batch, Originals, Strategy, Term
@@ -40,7 +41,6 @@ from mcpmix.networks.features import load_features
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.report.arms import label_of
-from mcpmix.segmenter.trainer import one_ahead
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "strategy_overhead.json"

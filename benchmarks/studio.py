@@ -4,7 +4,8 @@ python benchmarks/studio.py
 python benchmarks/studio.py --wall      the wall of pairs alone
 
 The wall is that of a bank of 20,000 counterparts which nobody has looked at: a new server is asked for what a
-browser asks for, the page, the first tiles and the thumbnails of a screen, six at a time.
+browser asks for, the page, the first tiles and the thumbnails of a screen, six at a time. Where Chromium and
+Playwright are installed, the wall is then scrolled in a real window, and the time between frames is measured.
 
 A short run on the phantom is made several times, in turn alone and with the studio open and 50 clients that
 ask for its live curves every two seconds, as an open page does. The clients run on this machine too, at the
@@ -37,13 +38,15 @@ from mcpmix.config_file import resolve_config, to_yaml
 from mcpmix.core.stage_folder import StageKey, workspace
 from mcpmix.data.dataset import build_index, write_phantom_set
 from mcpmix.data.index import DatasetIndex
-from mcpmix.generator.bank import write_synthetic
+from mcpmix.generator.ledger import write_synthetic
 from mcpmix.phantom import render
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "studio.json"
 CLIENTS, PAUSE, REPEATS = 50, 2.0, 3
 IMAGES, REPLICAS, SHOWN = 20_000, 4, 80
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+SCROLLED = 10.0  # seconds, at a screen and a half per second
 SETTINGS = ("train.seeds=[0]", "train.arms=[full-sup,mcpmix]", "train.epochs=60")
 
 
@@ -57,9 +60,30 @@ def timed_run(folder: Path) -> float:
     return seconds + time.monotonic()
 
 
+# Scrolls at a constant speed from the first frame on; a slow frame is followed by a larger step, as under a
+# finger. Counts what a viewer would see as well: places in the window whose picture is not there yet.
+SCROLL = """async (seconds) => {
+  const wall = document.querySelector("#wall"), gaps = [], late = [];
+  const start = performance.now(), top = scrollY;
+  let last = start;
+  while (last - start < 1000 * seconds) {
+    const now = await new Promise(requestAnimationFrame);
+    gaps.push(now - last);
+    last = now;
+    scrollTo(0, top + 1.5 * innerHeight * (now - start) / 1000);
+    const seen = [...wall.querySelectorAll("button")].filter((tile) => {
+      const box = tile.getBoundingClientRect();
+      return box.bottom > 0 && box.top < innerHeight;
+    });
+    late.push(seen.filter((tile) => !tile.querySelector("img").complete).length / Math.max(1, seen.length));
+  }
+  return { gaps: gaps.slice(1), late };
+}"""
+
+
 @contextmanager
-def opened(runs: Path) -> Iterator[tuple[str, str, float]]:
-    """The studio of a folder: yields its address, its token and the seconds until it answers."""
+def opened(runs: Path) -> Iterator[tuple[str, str, float, int]]:
+    """The studio of a folder: yields its address, token, seconds until it answers, and process number."""
     start = time.monotonic()
     command = [sys.executable, "-m", "mcpmix", "studio", str(runs), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
@@ -68,7 +92,7 @@ def opened(runs: Path) -> Iterator[tuple[str, str, float]]:
             found = re.search(r"(http://\S+?)/?\?token=(\S+)", server.stdout.readline())
             assert found is not None
             ask(found[1], found[2])
-            yield found[1], found[2], time.monotonic() - start
+            yield found[1], found[2], time.monotonic() - start, server.pid
         finally:
             server.terminate()
 
@@ -102,7 +126,7 @@ def watch_all(address: str, token: str, over: Event, answers: Synchronized) -> N
 def watched_run(folder: Path) -> tuple[float, int, float]:
     """Seconds of the run while clients watch, how many answers they got, and the start of the studio."""
     over, answers = multiprocessing.Event(), multiprocessing.Value("i", 0)
-    with opened(folder) as (address, token, start):
+    with opened(folder) as (address, token, start, _):
         clients = multiprocessing.Process(target=watch_all, args=(address, token, over, answers))
         clients.start()
         seconds = timed_run(folder)
@@ -142,7 +166,7 @@ def make_bank(folder: Path) -> None:
 def first_screen(runs: Path) -> float:
     """Seconds from the request for the wall to the last thumbnail of the first screen."""
     shutil.rmtree(runs / ".studio", ignore_errors=True)
-    with opened(runs) as (address, token, _), ThreadPoolExecutor(6) as browser:
+    with opened(runs) as (address, token, *_), ThreadPoolExecutor(6) as browser:
         (run, *_) = re.findall(r'href="(/runs/[^"/?]+)"', ask(address, token).decode())
         start = time.monotonic()
         ask(address, token, f"{run}/pairs")
@@ -156,21 +180,61 @@ def first_screen(runs: Path) -> float:
         return time.monotonic() - start
 
 
+def scroll(runs: Path) -> dict[str, float]:
+    """What a viewer sees who scrolls through a wall whose thumbnails are not made yet, in a real browser."""
+    from playwright.sync_api import sync_playwright
+
+    shutil.rmtree(runs / ".studio", ignore_errors=True)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with opened(runs) as (address, token, _, server), sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        (run, *_) = re.findall(r'href="(/runs/[^"/?]+)"', ask(address, token).decode())
+        page.goto(f"{address}{run}/pairs?token={token}")
+        page.locator("#wall button img").first.wait_for()
+        page.wait_for_timeout(2000)
+        found = page.evaluate(SCROLL, SCROLLED)
+        browser.close()
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server}/status").read_text())
+        assert peak is not None
+    gaps = sorted(found["gaps"])
+    return {
+        "frames": len(gaps),
+        "median_ms": statistics.median(gaps),
+        "p99_ms": gaps[int(0.99 * len(gaps))],
+        "longest_ms": gaps[-1],
+        "pictures_late_percent": 100 * statistics.fmean(found["late"]),
+        "server_mb": int(peak[1]) / 1024,
+    }
+
+
 def measure_wall() -> None:
     """Make the bank, measure, store, and write the part of the page."""
     with tempfile.TemporaryDirectory() as work:
         make_bank(Path(work))
         seconds = [first_screen(Path(work)) for _ in range(5)]
+        scrolled = scroll(Path(work)) if CHROMIUM.exists() else None
     known = json.loads(RESULT.read_text(encoding="utf-8"))
     load = [round(value, 1) for value in os.getloadavg()]
-    found = {**known, "wall": {"images": IMAGES, "thumbnails": SHOWN, "seconds": seconds, "load": load}}
-    RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    wall = {"images": IMAGES, "thumbnails": SHOWN, "seconds": seconds, "load": load, "scrolled": scrolled}
+    RESULT.write_text(json.dumps({**known, "wall": wall}, indent=1) + "\n", encoding="utf-8")
     text = (
         f"Of a bank of {IMAGES:,} counterparts, the first screen ({SHOWN} thumbnails that were not made yet, "
         f"ledger not read yet) took {statistics.median(seconds):.2f} s (median of {len(seconds)}, "
         f"{min(seconds):.2f} to {max(seconds):.2f}; load of the machine {load[0]:g} on two cores). "
-        "Written by `python benchmarks/studio.py --wall`."
     )
+    if scrolled is not None:
+        frames, median, slow, longest, late, memory = (
+            f"{scrolled[name]:.0f}"
+            for name in ("frames", "median_ms", "p99_ms", "longest_ms", "pictures_late_percent", "server_mb")
+        )
+        text += (
+            f"Scrolled for {SCROLLED:g} s at a screen and a half per second in Chromium, without a GPU and "
+            f"with all thumbnails still to be made, it drew {frames} frames, {median} ms apart "
+            f"(median; 99th percentile {slow}, longest {longest} ms); {late} % of the pictures in sight were "
+            f"still to come. The server held {memory} MB at most. "
+        )
+    text += "Written by `python benchmarks/studio.py --wall`."
     fill(ROOT / "docs" / "studio.md", "studio-wall", text)
     print(text)
 

@@ -39,15 +39,14 @@ from mcpmix.config import Config
 from mcpmix.config_file import load_config
 from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import Artifact
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, load_arrays
 from mcpmix.generator.copies import CopyCheck, copy_problems
-from mcpmix.generator.counterparts import CounterpartMaker, build_maker, swapped_conditions
+from mcpmix.generator.counterparts import CounterpartMaker, build_maker, make_filled, swapped_conditions
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import dice_of, load_judge
 from mcpmix.generator.ledger import read_rows
-from mcpmix.generator.workers import Request, make_filled
-from mcpmix.metrics.kid import kid
+from mcpmix.generator.workers import Request
+from mcpmix.metrics.statistics import kid
 from mcpmix.networks.features import load_features
 from mcpmix.networks.weight_files import resolve
 from mcpmix.run import run

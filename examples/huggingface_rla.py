@@ -5,7 +5,7 @@ from torch import Tensor
 from transformers import SegformerConfig, SegformerForSemanticSegmentation, TrainingArguments
 
 from huggingface_trainer import RLATrainer
-from mcpmix import RLA
+from mcpmix.mixing.rla import RLA
 from mcpmix.networks.features import load_features
 from pairs import Phantom
 

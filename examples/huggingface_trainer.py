@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerState
 
-from mcpmix import RLA
+from mcpmix.mixing.rla import RLA
 from mcpmix.networks.loss import frozen_statistics
 
 

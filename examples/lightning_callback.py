@@ -6,7 +6,7 @@ import lightning
 import torch
 from torch import Tensor
 
-from mcpmix import RLA
+from mcpmix.mixing.rla import RLA
 from mcpmix.networks.loss import frozen_statistics
 
 

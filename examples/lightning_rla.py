@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lightning_callback import RLACallback
-from mcpmix import RLA
+from mcpmix.mixing.rla import RLA
 from mcpmix.networks.features import load_features
 from pairs import Phantom
 

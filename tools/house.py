@@ -58,6 +58,15 @@ def used_once(trees: dict[Path, ast.Module]) -> dict[Path, list[str]]:
     return found
 
 
+def called(trees: dict[Path, ast.Module], once: dict[Path, list[str]]) -> int:
+    """How many of those are called where they stand; the others are entries of a table, or callbacks."""
+    total = 0
+    for path, names in once.items():
+        functions = [node.func for node in ast.walk(trees[path]) if isinstance(node, ast.Call)]
+        total += sum(getattr(each, "attr", getattr(each, "id", "")) in names for each in functions)
+    return total
+
+
 def has_logic(tree: ast.Module) -> bool:
     """Whether a module defines functions, or classes with methods."""
     return any(isinstance(node, ast.FunctionDef) for node in ast.walk(tree))
@@ -134,6 +143,7 @@ def main() -> None:
     print(f"files of src                              {len(trees)}")
     print(f"lines of src                              {lines}")
     print(f"private functions with one use            {sum(map(len, once.values()))}")
+    print(f"  which is a call                         {called(trees, once)}")
     print(f"configuration leaves                      {leaves(Config)}")
     print(f"modules with logic and a test of their own {tested - len(without)} of {tested}")
     print(f"circles of imports                        {len(circle_in(import_graph(package_sources())))}")

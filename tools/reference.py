@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 import mcpmix
 from mcpmix.cli.app import app
 from mcpmix.config import Config
-from mcpmix.generator.stored_pairs import Pair, StoredPairs
+from mcpmix.generator.pair_export import Pair, StoredPairs
 from mcpmix.mixing.rla import RLALoss
 from mcpmix.run import Run, run
 from mcpmix.segmenter.predict import Predictor

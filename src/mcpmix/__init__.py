@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcpmix import metrics
     from mcpmix.config_file import load_config
-    from mcpmix.generator.stored_pairs import open_pairs
+    from mcpmix.generator.pair_export import open_pairs
     from mcpmix.mixing.mcpmix import mix
     from mcpmix.mixing.mmd import mmd
     from mcpmix.mixing.rla import RLA
@@ -23,7 +23,7 @@ _HOME = {
     "mmd": "mcpmix.mixing.mmd",
     "load_config": "mcpmix.config_file",
     "load_segmenter": "mcpmix.segmenter.predict",
-    "open_pairs": "mcpmix.generator.stored_pairs",
+    "open_pairs": "mcpmix.generator.pair_export",
 }
 
 __all__ = ["RLA", "__version__", "load_config", "load_segmenter", "metrics", "mix", "mmd", "open_pairs"]

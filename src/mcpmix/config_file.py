@@ -13,9 +13,8 @@ from pydantic_core import ErrorDetails
 
 from mcpmix.config import PSEUDO, Config
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list, did_you_mean
+from mcpmix.core.files import expanded, make_folder, read_text, storage_errors, write_text
 from mcpmix.core.progress import Progress
-from mcpmix.core.reading import expanded, read_text
-from mcpmix.core.stage_folder import make_folder, storage_errors, write_text
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound=BaseModel)

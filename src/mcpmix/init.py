@@ -19,23 +19,14 @@ from mcpmix import phantom
 from mcpmix.config import PSEUDO, Config
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import DataError, StorageError
+from mcpmix.core.files import new_folder, read_json, storage_errors, write_json, write_text
 from mcpmix.core.pixels import outline, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.reading import read_json
-from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import FOLDER, load_collection, world_seed, write_phantom_set
-from mcpmix.data.layouts import (
-    GIVEN,
-    GROUPS,
-    MANIFESTS,
-    METADATA,
-    Collection,
-    likely_mistake,
-    scan_folder,
-)
-from mcpmix.data.sample import read_image
+from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection, scan_folder
+from mcpmix.data.sample import likely_mistake, read_image
 from mcpmix.data.splits import PARTS
 from mcpmix.data.tables import write_csv
 from mcpmix.networks.weight_files import EMBEDDED, is_present, licence_of
@@ -167,7 +158,7 @@ def _look_at(
             raise
         problem = error
         # Without the table of groups: its mistakes are told, and must not hide what the folders hold.
-        collection = Collection(tuple(scan_folder(images, masks, left_out=[])))
+        collection = scan_folder(images, masks, left_out=[])
     if swapped := likely_mistake([(sample.image, sample.mask) for sample in collection.samples]):
         raise problem or DataError(swapped.strip())
     return collection, problem

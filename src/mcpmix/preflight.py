@@ -34,20 +34,19 @@ from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import read_artifact
 from mcpmix.core.training import require_optimiser
 from mcpmix.data import unlabelled
-from mcpmix.data.audit import Audit, Severity
+from mcpmix.data.audit import Audit, Facts, Phi, Severity, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
-from mcpmix.data.facts import Facts, inspect_all
 from mcpmix.data.groups import in_order
-from mcpmix.data.layouts import Collection, likely_mistake
+from mcpmix.data.layouts import Collection
 from mcpmix.data.leakage import SeenImage
-from mcpmix.data.likeness import Phi
+from mcpmix.data.sample import likely_mistake
 from mcpmix.data.splits import keep_labels, require_lesions
 from mcpmix.data.tables import unknown_ids
 from mcpmix.estimates import disk, makes_pairs, memory, part_sizes
-from mcpmix.generator.bank import inspect_bank
-from mcpmix.networks.controlnet import require_fit
+from mcpmix.generator.ledger import inspect_bank
 from mcpmix.networks.diffusion import image_multiple, load_autoencoder, require_channels
 from mcpmix.networks.features import load_features
+from mcpmix.networks.generator import require_fit
 from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
@@ -109,8 +108,12 @@ def check(config: Config, progress: Progress = SILENT) -> CheckResult:
     images = Counter(result.audit.part_of.values()) if result.audit else None
     if not result.problems:
         runtime = setup(*_runtime_options(config))
-        left = seconds_left(config, part_sizes(config, images), runtime)
-        result.facts["time"] = time_text(left) if left else "seconds"
+        same = are_kept(config)
+        left = seconds_left(config, part_sizes(config, images), runtime, reuses=same)
+        text = time_text(left) if left else "seconds"
+        if not same and read_artifact(config.folder / "dataset") is not None:
+            text += f"; less if stages in {config.folder}, made with other settings, can be reused"
+        result.facts["time"] = text
     result.look("disk", lambda: disk(config, images))
     return result
 
@@ -397,8 +400,8 @@ def _optimiser(name: str) -> str:
 
 
 def _trackers(config: Config) -> str:
-    require_trackers(config.track)
-    chosen = [name for name, on in config.track.model_dump().items() if on]
+    chosen = config.track.chosen
+    require_trackers(chosen)
     return f"logs also for {', '.join(chosen)}" if chosen else "JSON lines only"
 
 

@@ -9,14 +9,12 @@ from mcpmix.config import Config
 from mcpmix.core.errors import DataError
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import INDEX, DatasetIndex
+from mcpmix.data.index import INDEX, DatasetIndex, load_arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import place_of
-from mcpmix.generator.counterparts import build_maker
+from mcpmix.generator.counterparts import build_maker, make_filled
 from mcpmix.generator.depth import read_depths
-from mcpmix.generator.ledger import read_rows
-from mcpmix.generator.workers import Request, make_filled
+from mcpmix.generator.ledger import place_of, read_rows
+from mcpmix.generator.workers import Request
 from mcpmix.run import run
 
 

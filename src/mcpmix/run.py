@@ -12,22 +12,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mcpmix.config import PSEUDO, Config
-from mcpmix.config_file import keep_settings
+from mcpmix.config_file import are_kept, keep_settings
 from mcpmix.core.device import Runtime, setup
 from mcpmix.core.errors import ConfigError
 from mcpmix.core.processes import connect, launched, leader_first
-from mcpmix.core.progress import SILENT, Progress
+from mcpmix.core.progress import SILENT, Progress, recorded
 from mcpmix.core.stage_folder import Artifact
-from mcpmix.core.status import recorded
 from mcpmix.data import dataset, unlabelled
 from mcpmix.generator import adapt, depth, finetune, judge, pseudo, synthesize
 from mcpmix.generator.baselines import controlpolypnet, gensrrfi, satsynth
 from mcpmix.generator.baselines.labelled_set import Sources
-from mcpmix.generator.review import Review, read_review
+from mcpmix.generator.ledger import Review, read_review
 from mcpmix.report import report
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import (
+    Cell,
     Inputs,
+    make_cells,
     needs_base,
     needs_generator,
     needs_judge,
@@ -37,7 +38,6 @@ from mcpmix.segmenter.arms import (
     takes_edits,
     takes_pairs,
 )
-from mcpmix.segmenter.cells import Cell, make_cells
 from mcpmix.timing import seconds_left, time_text
 
 _BASELINES = {stage.METHOD: stage for stage in (controlpolypnet, gensrrfi, satsynth)}
@@ -99,13 +99,13 @@ def run(config: Config, progress: Progress = SILENT, until: str = "report") -> R
     progress.say(f"device: {runtime.reason}")
     made = Run(runtime)
     left: dict[str, float] = {}
-    estimated = until == "report" and progress is not SILENT
+    estimated, same = until == "report" and progress is not SILENT, are_kept(config)
     with recorded(progress, config.folder, until, writes=connect().leads) as shown:
         for stage in _stages(config, made, shown, until):
             if stage == until:
                 break
             if stage == "dataset" and estimated and made.dataset is not None:
-                left = seconds_left(config, made.dataset.manifest["counts"], runtime)
+                left = seconds_left(config, made.dataset.manifest["counts"], runtime, reuses=same)
                 if left:
                     progress.say(f"time: {time_text(left)}")
             elif stage in left:

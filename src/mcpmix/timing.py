@@ -20,21 +20,20 @@ from mcpmix.core.pixels import as_images
 from mcpmix.core.processes import Processes
 from mcpmix.core.stage_folder import read_artifact
 from mcpmix.data.augment import draw_augmentation, normalise
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.estimates import LARGE, makes_pairs
 from mcpmix.generator.adapt import lora_rank
 from mcpmix.generator.autoencoder import sharpen_decoder, train_autoencoder
 from mcpmix.generator.base import BaseSettings, train_base
 from mcpmix.generator.base import view_count as base_views
 from mcpmix.generator.counterparts import condition
-from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, encode_all, view_count
+from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, encode_all, view_counts
 from mcpmix.generator.judge import train_judge
 from mcpmix.metrics import score_with_counts
-from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.depth import DepthNetwork
 from mcpmix.networks.diffusion import DiffusionBase, embed_prompts, load_autoencoder, load_base, new_unet
 from mcpmix.networks.features import load_features
-from mcpmix.networks.generator import Generator, SamplingSettings
+from mcpmix.networks.generator import Generator, SamplingSettings, control_from_base
 from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import resolve
@@ -44,16 +43,18 @@ from mcpmix.segmenter.arms import (
     needs_pairs,
     needs_pseudo,
     needs_set,
+    share_machine,
     takes_edits,
     takes_pairs,
 )
-from mcpmix.segmenter.cells import share_machine
 
 _FEW_STEPS = 1000  # optimiser steps of a run, below which timing some would take longer than it is worth
 _ENOUGH, _MOST_TIMED = 0.3, 3  # seconds, and repetitions, of a step that is timed
 
 
-def seconds_left(config: Config, images: Mapping[str, int], runtime: Runtime) -> dict[str, float]:
+def seconds_left(
+    config: Config, images: Mapping[str, int], runtime: Runtime, *, reuses: bool = True
+) -> dict[str, float]:
     """Seconds of the stages that are not finished, by name in their order, from a few steps of each here.
 
     Rough: reading and writing files is left out, and of the further tries of admission half are counted. A
@@ -62,6 +63,8 @@ def seconds_left(config: Config, images: Mapping[str, int], runtime: Runtime) ->
 
     Args:
         images: number of images of each part.
+        reuses: whether finished stages are those of this configuration. Otherwise none of them counts as
+            finished, and the time is the most that a run can take.
     """
     train, arms, judge = config.train, config.train.arms, config.synthesis.admission.judge
     generated, based = makes_pairs(config), any(needs_base(config, arm) for arm in arms)
@@ -77,10 +80,14 @@ def seconds_left(config: Config, images: Mapping[str, int], runtime: Runtime) ->
         "edits": any(takes_edits(config, arm) for arm in arms),
         **{f"synthetic/{arm}": True for arm in filter(needs_set, arms)},
     }
-    open_stages = [name for name, on in made.items() if on and not read_artifact(config.folder / name)]
+
+    def is_open(name: str) -> bool:
+        return not (reuses and read_artifact(config.folder / name))
+
+    open_stages = [name for name, on in made.items() if on and is_open(name)]
     cells = [(arm, seed) for arm in arms for seed in train.seeds]
     open_cells = {
-        stage: [arm for arm, seed in cells if not read_artifact(config.folder / stage / arm / f"seed-{seed}")]
+        stage: [arm for arm, seed in cells if is_open(f"{stage}/{arm}/seed-{seed}")]
         for stage in ("segmenter", "evaluation")
     }
     steps = math.ceil(images["train"] / train.batch_size) * (train.epochs + train.tail_epochs)
@@ -151,7 +158,12 @@ def _pace_of_training(run: Callable[[int, Path], object]) -> float:
             start = time.perf_counter()
             run(steps, place)
             taken.append(time.perf_counter() - start)
-    return max(0.0, taken[1] - taken[0]) / 2
+    return _per_step(*taken)
+
+
+def _per_step(one: float, three: float) -> float:
+    """Seconds of a step, from those of one and of three; a busy machine may slow down the one alone."""
+    return (three - one) / 2 if three > one else three / 3
 
 
 class _Stopwatch:
@@ -256,7 +268,8 @@ class _Stopwatch:
             build_networks(base, tuning, self.runtime), data, self.config, self.runtime, Processes()
         )
         steps = tuning.first_steps + tuning.steps
-        return steps * _pace(lambda: trainer.step(0)) + count * view_count(tuning, count) * self._encoding
+        views = math.prod(view_counts(tuning, count))
+        return steps * _pace(lambda: trainer.step(0)) + count * views * self._encoding
 
     @cached_property
     def _drawing(self) -> float:
@@ -272,7 +285,7 @@ class _Stopwatch:
             return sampler.sample(shown, prompts, seeds, asked)
 
         one, three = (_pace(partial(draw, steps)) for steps in (1, 3))
-        return (one + (settings.steps - 1) * (three - one) / 2) / self.batch
+        return (one + (settings.steps - 1) * _per_step(one, three)) / self.batch
 
     def pairs(self) -> float:
         """The bank of counterparts."""

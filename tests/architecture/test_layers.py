@@ -33,6 +33,7 @@ ORDER = (
     "phantom",
     "config_file",
     "config",
+    "config_training",
     "core",
 )
 FACADE = "mcpmix/__init__.py"  # offers names of any part but the command line

@@ -25,7 +25,7 @@ from pathlib import Path
 from PIL import Image
 from tests.helpers.results import differences, digests
 
-from mcpmix.core.stage_folder import write_json
+from mcpmix.core.files import write_json
 from mcpmix.phantom import render
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"

@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image
 
 from mcpmix.config_file import resolve_config
-from mcpmix.core.stage_folder import StageKey, workspace, write_json
+from mcpmix.core.files import write_json
+from mcpmix.core.stage_folder import StageKey, workspace
 from mcpmix.core.training import JsonLines
 from mcpmix.data.dataset import build_index, write_phantom_set
 from mcpmix.data.index import DatasetIndex

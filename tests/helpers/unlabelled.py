@@ -4,8 +4,7 @@ import numpy as np
 
 from mcpmix.core.stage_folder import StageKey, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.leakage import SeenImage, write_seen
-from mcpmix.data.likeness import look_of
+from mcpmix.data.leakage import SeenImage, look_of, write_seen
 from mcpmix.data.sample import pixel_digest
 from mcpmix.phantom import render
 

@@ -5,7 +5,6 @@ import pytest
 from mcpmix.core.progress import SILENT
 from mcpmix.run import run
 from mcpmix.segmenter import train
-from mcpmix.segmenter import trainer as trainer_module
 
 BACKBONES = {"segformer": "nano", "unet": "mobilenet_v2", "deeplabv3plus": "mobilenet_v2", "segnet": "small"}
 ARMS = {"full-sup": "loss_real", "mixup": "loss_mixed", "mcpmix": "loss_real", "mcpmix-rla": "loss_real"}
@@ -32,7 +31,7 @@ def output(tmp_path_factory):
 def test_a_backbone_learns_under_an_arm(make_config, output, tmp_path, monkeypatch, name, arm):
     config = make_config(output, *SETTINGS, f"segmenter.name={name}", f"segmenter.variant={BACKBONES[name]}")
     # Checkpoints would take most of the time.
-    monkeypatch.setattr(trainer_module, "save_state", lambda *_: None)
+    monkeypatch.setattr(train, "save_state", lambda *_: None)
     made = run(config, until="inputs")
     trainer = train.Trainer(config, made.inputs(config, arm), arm, 0, tmp_path, made.runtime)
     try:

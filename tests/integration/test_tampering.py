@@ -11,8 +11,9 @@ from tests.helpers.progress import Recorder
 from tests.helpers.read_only import forbid_writing
 
 from mcpmix.core.errors import ModelError, StorageError
-from mcpmix.core.stage_folder import MANIFEST, file_digest
-from mcpmix.core.status import STATUS
+from mcpmix.core.files import file_digest
+from mcpmix.core.progress import STATUS
+from mcpmix.core.stage_folder import MANIFEST
 from mcpmix.core.training import load_state, save_state
 from mcpmix.run import run
 from mcpmix.segmenter.predict import load_segmenter

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import mcpmix
-from mcpmix.core.reading import is_stray
+from mcpmix.core.files import is_stray
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "mcpmix"

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, cache_of, load_arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import inspect_bank
-from mcpmix.generator.ledger import read_rows
+from mcpmix.generator.ledger import inspect_bank, read_rows
 from mcpmix.metrics import score
 from mcpmix.run import run
 

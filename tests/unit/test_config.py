@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from mcpmix.config import Config
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ConfigError
-from mcpmix.mixing.registry import build_strategy
 
 FOLDER = {"data": {"images": "images", "masks": "masks"}}
 
@@ -28,8 +27,6 @@ FOLDER = {"data": {"images": "images", "masks": "masks"}}
         ),
         (["synthesis.source=on-the-fly", "synthesis.refresh=0.5"], "refresh is for source: bank"),
         (["synthesis.budget=true"], "budget is for pairs made in training"),
-        (["rla.s_max=0"], "rla.s_max"),
-        (["rla.bandwidths=[]"], "rla.bandwidths"),
         (["name='has space'"], "name: String should match pattern"),
     ],
 )
@@ -73,15 +70,6 @@ def test_pseudo_masks_are_a_start_without_weights_and_with_steps_of_its_own():
     assert (folder.finetune.start_weights, folder.finetune.first_steps) == ("some/folder", 0)
 
 
-def test_every_option_of_rla_can_be_configured():
-    settings = ["rla.s_prior_max=0.3", "rla.rho_prior_max=0.2", "rla.root=true", "rla.bandwidths=[0.5, 2]"]
-    rla = resolve_config(FOLDER, [*settings, "rla.mu=0"]).rla
-    own = {"gate_learning_rate", "features", "fixed_rho"}
-    built = build_strategy("mcpmix-rla", epochs=10, **rla.model_dump(exclude=own)).rla
-    assert (built.s_prior_max, built.rho_prior_max, built.root) == (0.3, 0.2, True)
-    assert built.bandwidths == (0.5, 2.0)
-
-
 def test_every_section_says_what_it_is():
     sections = [
         info.annotation for info in Config.model_fields.values() if hasattr(info.annotation, "model_fields")
@@ -90,8 +78,9 @@ def test_every_section_says_what_it_is():
     assert all((section.__doc__ or "").strip() for section in sections)
 
 
-def test_one_arm_and_one_seed_need_no_list():
-    from mcpmix.config_file import resolve_config
-
-    config = resolve_config({"preset": "tiny"}, ["train.arms=full-sup, mcpmix", "train.seeds=3"])
-    assert (config.train.arms, config.train.seeds) == (("full-sup", "mcpmix"), (3,))
+def test_trackers_are_named_if_they_are_turned_on():
+    assert resolve_config(FOLDER).track.chosen == []
+    assert resolve_config(FOLDER, ["track.wandb=true", "track.mlflow=true"]).track.chosen == [
+        "mlflow",
+        "wandb",
+    ]

@@ -2,9 +2,11 @@ import re
 
 import pytest
 
-from mcpmix.config_file import resolve_config
+from mcpmix.config_file import keep_settings, resolve_config
 from mcpmix.core.errors import ConfigError, ModelError, StorageError
-from mcpmix.data.tables import write_groups
+from mcpmix.core.progress import SILENT
+from mcpmix.core.stage_folder import StageKey, workspace
+from mcpmix.data.convert import write_groups
 from mcpmix.preflight import check, require_settings
 
 
@@ -19,6 +21,16 @@ def test_a_phantom_needs_no_files(tmp_path):
     assert result.exit_code == 0
     assert result.facts["data"].startswith("phantom; 4 patients for train")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_time_says_if_what_is_finished_was_made_with_other_settings(tmp_path):
+    config = phantom_config(tmp_path)
+    keep_settings(config, SILENT)
+    with workspace(config.folder / "dataset", StageKey("dataset", {})) as space:
+        space.finish()
+    told = f"less if stages in {config.folder}, made with other settings, can be reused"
+    assert told not in check(config).facts["time"]
+    assert told in check(phantom_config(tmp_path, "train.epochs=3")).facts["time"]
 
 
 def test_a_size_that_the_phantom_cannot_draw(tmp_path):
@@ -122,7 +134,7 @@ def folder_config(tmp_path, frames, *overrides, groups=None):
 
 
 def test_frames_of_videos_without_groups_are_a_warning(tmp_path, monkeypatch):
-    from mcpmix.data.likeness import Runs
+    from mcpmix.data.groups import Runs
 
     monkeypatch.setattr(Runs, "ordered", property(lambda runs: True))
     result = check(folder_config(tmp_path, 4))

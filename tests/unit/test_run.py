@@ -7,9 +7,10 @@ from tests.architecture.test_imports import loaded_by
 from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import DataError
-from mcpmix.core.stage_folder import MANIFEST, file_digest
+from mcpmix.core.files import file_digest
+from mcpmix.core.stage_folder import MANIFEST
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.likeness import matches
+from mcpmix.data.leakage import matches
 from mcpmix.run import run
 from mcpmix.segmenter.predict import load_segmenter
 

@@ -28,7 +28,7 @@ from tools.fuzz.damage import Rng
 from tools.fuzz.targets import TARGETS
 
 from mcpmix.core.errors import McpmixError
-from mcpmix.core.stage_folder import write_json
+from mcpmix.core.files import write_json
 
 SECONDS, GIGABYTES = 10, 2
 KEPT = Path(__file__).parents[2] / "build" / "fuzz"

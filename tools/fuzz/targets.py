@@ -23,12 +23,11 @@ from mcpmix.data.archives import Limits, unpack
 from mcpmix.data.dataset import build_index, load_collection
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.layouts import scan_folder
-from mcpmix.data.leakage import LeakSearch, SeenImage, read_seen, write_seen
-from mcpmix.data.likeness import look_of
+from mcpmix.data.leakage import LeakSearch, SeenImage, look_of, read_seen, write_seen
 from mcpmix.data.sample import Sample, read_image
 from mcpmix.data.sample import read_mask as read_training_mask
 from mcpmix.data.splits import Split, read_split
-from mcpmix.generator.bank import LEDGER, Ledger, read_verified
+from mcpmix.generator.ledger import LEDGER, Ledger, read_verified
 from mcpmix.metrics.files import read_mask
 from mcpmix.networks.segmenter import build_segmenter, load_network, save_segmenter
 

@@ -23,7 +23,7 @@ from transformers import (
     DPTImageProcessor,
 )
 
-from mcpmix.core.stage_folder import written
+from mcpmix.core.files import written
 from mcpmix.networks.diffusion import new_unet
 
 IMAGE_SIZE = 128

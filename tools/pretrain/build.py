@@ -11,8 +11,8 @@ from tools.pretrain.perception import train_depth, train_features, train_segment
 
 from mcpmix.core.device import setup
 from mcpmix.core.errors import ConfigError, StorageError, bullet_list
+from mcpmix.core.files import storage_errors, write_json
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import storage_errors, write_json
 from mcpmix.generator.autoencoder import save_autoencoder, sharpen_decoder, train_autoencoder
 from mcpmix.generator.base import BaseSettings, latent_cache, train_base
 from mcpmix.networks.diffusion import Autoencoder, DiffusionBase, load_autoencoder, load_base, save_base

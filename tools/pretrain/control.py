@@ -19,13 +19,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError
+from mcpmix.core.files import written
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
-from mcpmix.core.stage_folder import written
 from mcpmix.core.training import fit, plateau
 from mcpmix.generator.base import latent_cache
 from mcpmix.generator.counterparts import condition
-from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     Batch,
     ControlNet,
@@ -34,6 +33,7 @@ from mcpmix.networks.diffusion import (
     noise_schedule,
     training_loss,
 )
+from mcpmix.networks.generator import control_from_base
 
 _CONDITION_WIDTHS = (8, 16, 24, 48)  # of the embedding of mask and depth
 _CLEAR = 0.004  # rise of a region that is trained with

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from mcpmix import phantom
+from mcpmix.core.files import write_json
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import digest_of, write_json
+from mcpmix.core.stage_folder import digest_of
 from mcpmix.data.dataset import PRETRAINING_SEED
 
 _FRAMES_PER_PATIENT = 4

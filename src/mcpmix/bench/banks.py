@@ -8,16 +8,15 @@ import numpy as np
 import torch
 
 from mcpmix.bench.cells import Made
-from mcpmix.bench.sheets import Item, Sheet
+from mcpmix.bench.tables import Item, Sheet
 from mcpmix.config import Config
 from mcpmix.core.stage_folder import Artifact, read_artifact
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, cache_of, load_arrays
 from mcpmix.data.sample import read_image
 from mcpmix.generator.adapt import features_of
 from mcpmix.generator.admission import tally
 from mcpmix.generator.ledger import Row, read_rows
-from mcpmix.metrics.kid import kid
+from mcpmix.metrics.statistics import kid
 from mcpmix.networks.features import load_features
 
 _FEWEST = 3  # images of which KID can be estimated

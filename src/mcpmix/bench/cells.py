@@ -1,36 +1,34 @@
-"""The work of a grid: input groups and cells. Everything is a stage folder, reused by its key, resumable.
+"""The work of a grid, input groups and cells, and what it has made.
 
-These functions run in other processes and on other machines; what they take and return can be pickled.
+Everything is a stage folder, reused by its key, resumable. The functions that work run in other processes and
+on other machines; what they take and return can be pickled.
 """
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mcpmix.bench.plan import Group
-from mcpmix.bench.state import Home
+import numpy as np
+
+from mcpmix.bench.grid import Group, Plan, Selection, Task
+from mcpmix.bench.state import Cell, Home
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import StorageError
+from mcpmix.core.files import write_json
 from mcpmix.core.progress import SILENT, Advance, Progress
-from mcpmix.core.stage_folder import (
-    Artifact,
-    StageKey,
-    digest_of,
-    read_artifact,
-    reuse,
-    workspace,
-    write_json,
-)
+from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, read_artifact, reuse, workspace
 from mcpmix.data import dataset
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, Record
 from mcpmix.data.leakage import LeakSearch
+from mcpmix.data.splits import KNOWN
 from mcpmix.generator import adapt
-from mcpmix.generator.review import read_review
+from mcpmix.generator.ledger import read_review
+from mcpmix.report.tables import read_metrics
 from mcpmix.run import run
 from mcpmix.segmenter import evaluate, train
 from mcpmix.segmenter.arms import Inputs, needs_generator
@@ -46,6 +44,11 @@ class Made:
     inputs: Mapping[str, Inputs]  # of each arm
     base: str  # the generator's base, perhaps an adapted one
     search: LeakSearch | None = None  # the test images among all that the networks will see
+
+    @property
+    def dataset(self) -> Artifact:
+        """The data set that all arms share."""
+        return next(iter(self.inputs.values())).dataset
 
     def place(self, config: Config) -> Config:
         """The configuration of a cell, on the group's base."""
@@ -130,10 +133,9 @@ class Scored:
 
 
 def run_cell(
-    config: Config,
-    made: Made,
-    arm: str,
+    task: Task,
     seed: int,
+    made: Made,
     transfer: Mapping[str, Artifact],
     home: Home,
     runtime: Runtime,
@@ -143,15 +145,13 @@ def run_cell(
 
     A segmenter that a run of the same input group has trained before is taken as it is.
     """
-    config, inputs = made.place(config), made.inputs[arm]
-    key = train.key(config, inputs, arm, seed)
+    config, inputs = made.place(task.config), made.inputs[task.arm]
+    key = train.key(config, inputs, task.arm, seed)
     segmenter = reuse(home.stage("segmenter"), key, progress, home.tail)
-    if segmenter is None:
-        ready = read_artifact(config.folder / "segmenter" / arm / f"seed-{seed}")
-        segmenter = ready if ready is not None and ready.digest == key.digest else None
+    segmenter = segmenter or _finished(_place_in_run(config, task.arm, seed), key)
     if segmenter is None:
         clock = _Clock(progress)
-        segmenter = train.run(config, inputs, arm, seed, home.stage("segmenter"), runtime, clock)
+        segmenter = train.run(config, inputs, task.arm, seed, home.stage("segmenter"), runtime, clock)
         counts = segmenter.manifest["counts"]
         if clock.steps:  # epochs that this process has trained
             _pace_file(home).parent.mkdir(parents=True, exist_ok=True)
@@ -189,38 +189,85 @@ class _Clock:
         self._progress.say(message)
 
 
+def _place_in_run(config: Config, arm: str, seed: int) -> Path:
+    """Where the run of the input group itself would have the segmenter."""
+    return config.folder / "segmenter" / arm / f"seed-{seed}"
+
+
+def _evaluated(home: Home, name: str) -> Path:
+    return home.stage("evaluation" if name == "test" else f"transfer/{name}")
+
+
 # --- what is there, without any work ------------------------------------------------------------------------
 
 
+@dataclass
+class Outcome:
+    """What a grid has made: groups and cells by name, and why others failed."""
+
+    plan: Plan
+    groups: dict[str, Made] = field(default_factory=dict)
+    transfer: dict[str, Artifact] = field(default_factory=dict)
+    cells: dict[Cell, Scored] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def selected(self, wanted: Selection) -> list[Cell]:
+        """The finished cells of a selection, in the order of the grid."""
+        return [cell for cell in self.plan.selected(wanted) if cell in self.cells]
+
+    def first_place(self, wanted: Selection) -> list[Cell]:
+        """Those of the first data set, number of labels and network that have any."""
+        cells = self.selected(wanted)
+        places = [(cell.dataset, cell.labels, cell.segmenter) for cell in cells]
+        return [cell for cell, place in zip(cells, places, strict=True) if place == places[0]]
+
+    def made(self, cell: Cell) -> Made:
+        """The input group of a cell."""
+        return self.groups[self.plan.cells[cell].group]
+
+    def tested(self, cell: Cell, part: str = "test") -> list[Record]:
+        """The images of `test`, `known` or a transfer set, everything of which is tested."""
+        data = self.transfer[part] if part in self.transfer else self.made(cell).dataset
+        return DatasetIndex.read(data).part(KNOWN if part == KNOWN else "test")
+
+    def scores(
+        self, cell: Cell, images: Sequence[Record], metrics: Sequence[str], part: str = "test"
+    ) -> np.ndarray:
+        """(n, K) scores of a cell on the images of a part, NaN where undefined."""
+        known = part in evaluate.TESTED
+        evaluation = self.cells[cell].evaluations["test" if known else part]
+        path = evaluation / f"scores{evaluate.TESTED[part] if known else ''}.csv"
+        rows = read_metrics(path, metrics, [image.id for image in images])
+        return np.array([rows[image.id] for image in images])
+
+
 def find_cell(
-    config: Config,
-    made: Made | None,
-    arm: str,
-    seed: int,
-    transfer: Mapping[str, Artifact | None],
-    home: Home,
+    task: Task, seed: int, made: Made | None, transfer: Mapping[str, Artifact | None], home: Home
 ) -> Scored | None:
     """A cell that is finished and was made from these inputs and settings; None if there is work to do."""
-    if made is None or arm not in made.inputs:
+    if made is None or task.arm not in made.inputs:
         return None
-    config, inputs = made.place(config), made.inputs[arm]
-    wanted = train.key(config, inputs, arm, seed).digest
-    elsewhere = config.folder / "segmenter" / arm / f"seed-{seed}"
-    found = [read_artifact(place) for place in (home.stage("segmenter"), elsewhere)]
-    segmenter = next((item for item in found if item is not None and item.digest == wanted), None)
+    config, inputs = made.place(task.config), made.inputs[task.arm]
+    key = train.key(config, inputs, task.arm, seed)
+    segmenter = _finished(home.stage("segmenter"), key)
+    segmenter = segmenter or _finished(_place_in_run(config, task.arm, seed), key)
     if segmenter is None:
         return None
     evaluations = {}
     for name, data in {"test": inputs.dataset, **transfer}.items():
-        scores = read_artifact(_evaluated(home, name))
-        if data is None or scores is None or scores.digest != evaluate.key(config, data, segmenter).digest:
+        if data is None:
+            return None
+        scores = _finished(_evaluated(home, name), evaluate.key(config, data, segmenter))
+        if scores is None:
             return None
         evaluations[name] = scores
     return Scored(segmenter, evaluations)
 
 
-def _evaluated(home: Home, name: str) -> Path:
-    return home.stage("evaluation" if name == "test" else f"transfer/{name}")
+def _finished(folder: Path, key: StageKey) -> Artifact | None:
+    """What was made from exactly this key; its files are not verified."""
+    found = read_artifact(folder)
+    return found if found is not None and found.digest == key.digest else None
 
 
 def _pace_file(home: Home) -> Path:

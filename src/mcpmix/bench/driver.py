@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from statistics import median
@@ -13,7 +12,7 @@ from statistics import median
 import torch
 
 from mcpmix.bench.cells import (
-    Made,
+    Outcome,
     Scored,
     find_cell,
     make_group,
@@ -23,7 +22,7 @@ from mcpmix.bench.cells import (
     run_cell,
 )
 from mcpmix.bench.engines import Engine, jobs_here
-from mcpmix.bench.plan import Plan, Task
+from mcpmix.bench.grid import Plan, Task
 from mcpmix.bench.state import (
     GRID,
     Cell,
@@ -36,27 +35,17 @@ from mcpmix.bench.state import (
 from mcpmix.config import Config
 from mcpmix.core.device import setup
 from mcpmix.core.errors import McpmixError, StorageError
-from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, locked, make_folder, read_artifact, storage_errors, write_json
-from mcpmix.core.status import recorded
-from mcpmix.estimates import estimate_bytes
+from mcpmix.core.files import make_folder, storage_errors, write_json
+from mcpmix.core.progress import SILENT, Progress, recorded
+from mcpmix.core.stage_folder import locked, read_artifact
+from mcpmix.data.splits import ALL_PARTS
+from mcpmix.estimates import estimate_bytes, part_sizes
 from mcpmix.networks.loss import segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.preflight import require_settings
-from mcpmix.report.arms import label_of
 from mcpmix.segmenter.arms import needs_pairs
 
 _PROBE_STEPS = 3  # of the training step that is timed; the first one warms up and does not count
-
-
-@dataclass
-class Outcome:
-    """What a grid has made: groups and cells by name, and why others failed."""
-
-    groups: dict[str, Made] = field(default_factory=dict)
-    transfer: dict[str, Artifact] = field(default_factory=dict)
-    cells: dict[Cell, Scored] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -92,7 +81,7 @@ def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome
     """Make all groups, then all cells that are not finished; a failure is noted and the others go on."""
     for config in {id(task.config): task.config for task in plan.cells.values()}.values():
         require_settings(config)
-    found = Outcome()
+    found = Outcome(plan)
     write_failures(plan.out, {})
     before: Mapping[Cell, Scored] = {}
     with suppress(McpmixError):  # the work itself says what is damaged
@@ -123,14 +112,12 @@ def run_grid(plan: Plan, engine: Engine, progress: Progress = SILENT) -> Outcome
         if inputs is None:
             note(cell.name, RuntimeError(f"its inputs {task.group} failed"))
             continue
-        home = plan.home(cell)
-        scored = find_cell(task.config, inputs, task.arm, cell.seed, found.transfer, home)
+        work = (task, cell.seed, inputs, found.transfer, plan.home(cell))
+        scored = find_cell(*work)
         if scored is not None:
             found.cells[cell] = scored
         else:
-            todo[cell.name] = partial(
-                run_cell, task.config, inputs, task.arm, cell.seed, found.transfer, home
-            )
+            todo[cell.name] = partial(run_cell, *work)
     _list_cells(plan, found.cells)
     names = {cell.name: cell for cell in plan.cells}
     with progress.track("cells", len(plan.cells), len(plan.cells) - len(todo)) as advance:
@@ -152,7 +139,7 @@ def _list_cells(plan: Plan, finished: Mapping[Cell, Scored]) -> None:
         listed.append(
             Listed(
                 cell,
-                plan.grid.label_of(cell.method) or label_of(cell.method),
+                plan.grid.label_of(cell.method),
                 task.group,
                 relative(plan.out, plan.groups[task.group].config.folder),
                 _epochs(task.config),
@@ -167,16 +154,14 @@ def _list_cells(plan: Plan, finished: Mapping[Cell, Scored]) -> None:
 
 def look(plan: Plan) -> Outcome:
     """What is finished, without any work, and what has failed in the last run."""
-    found = Outcome()
+    found = Outcome(plan, failures=read_failures(plan.out))
     found.groups = {name: made for name, group in plan.groups.items() if (made := read_group(group))}
     tested = {name: read_artifact(config.folder / "tested") for name, config in plan.transfer.items()}
     found.transfer = {name: item for name, item in tested.items() if item is not None}
     for cell, task in plan.cells.items():
-        made = found.groups.get(task.group)
-        scored = find_cell(task.config, made, task.arm, cell.seed, tested, plan.home(cell))
+        scored = find_cell(task, cell.seed, found.groups.get(task.group), tested, plan.home(cell))
         if scored is not None:
             found.cells[cell] = scored
-    found.failures = read_failures(plan.out)
     return found
 
 
@@ -210,47 +195,63 @@ def forecast(plan: Plan) -> list[str]:
         f"{len(plan.groups) - len(found.groups)} to make"
         + "".join(f"\n  {name}" for name in plan.groups if name not in found.groups),
     ]
+    images: dict[str, Mapping[str, int]] = {}  # of each group whose data set is known
     need = 0.0
     for name, group in plan.groups.items():
-        arms = [task.arm for task in todo.values() if task.group == name]
-        train = group.config.train.model_copy(update={"arms": tuple(arms), "seeds": (0,)})
-        images = _images(found.groups.get(name))
-        if arms and (images is not None or group.config.data.source == "phantom"):
-            need += estimate_bytes(group.config.model_copy(update={"train": train}), images)
+        made = found.groups.get(name)
+        if made is not None:
+            counts = made.dataset.manifest["counts"]
+            images[name] = {part: int(counts.get(part, 0)) for part in ALL_PARTS}
+        elif group.config.data.source == "phantom":
+            images[name] = part_sizes(group.config, None)
+        arms = tuple(task.arm for task in todo.values() if task.group == name)
+        if arms and name in images:
+            train = group.config.train.model_copy(update={"arms": arms, "seeds": (0,)})
+            need += estimate_bytes(group.config.model_copy(update={"train": train}), images[name])
     lines.append(f"disk: about {need / 1e9:.2f} GB, as far as the data sets are known")
-    return [*lines, _time_line(plan, found, todo)]
 
-
-def _time_line(plan: Plan, found: Outcome, todo: Mapping[Cell, Task]) -> str:
-    """About how long the trainings take: by the pace of finished ones, else of a step that is timed now."""
-    paces: dict[tuple[str, str], list[float]] = {}
-    for cell in found.cells:
-        if (pace := read_pace(plan.home(cell))) is not None:
-            paces.setdefault((cell.segmenter, cell.method), []).append(pace)
-    timed: dict[str, float] = {}
-    seconds, unknown = 0.0, 0
-    for cell, task in todo.items():
-        steps = _steps(task.config, plan, task.group, found)
-        if steps is None:
-            unknown += 1
-            continue
-        key = (cell.segmenter, cell.method)
-        if key in paces:
-            pace = median(paces[key])
-        else:
-            if cell.segmenter not in timed:
-                timed[cell.segmenter] = _probe(task.config, plan.grid.engine.cpus)
-            # A counterpart for each image: twice the images in a step.
-            pace = timed[cell.segmenter] * (2 if needs_pairs(task.arm) else 1)
-        left = 1 - plan.home(cell).epochs_done / _epochs(task.config)
-        seconds += pace * steps * left
+    seconds, unknown = _training_seconds(found, todo, images)
     jobs = jobs_here(plan.grid.engine, next(iter(plan.groups.values())).config.runtime)
     more = f"; {unknown} cells whose images are not counted yet come on top" if unknown else ""
-    return (
+    lines.append(
         f"time: about {timedelta(seconds=round(seconds))} of training, "
         f"{timedelta(seconds=round(seconds / jobs))} with {jobs} cells side by side on this machine; input "
         f"groups and evaluation come on top{more}"
     )
+    return lines
+
+
+def _training_seconds(
+    found: Outcome, todo: Mapping[Cell, Task], images: Mapping[str, Mapping[str, int]]
+) -> tuple[float, int]:
+    """About how long the trainings take, and how many have a data set that is not counted yet.
+
+    By the pace of finished trainings, else of a step that is timed now.
+    """
+    plan = found.plan
+    paces: dict[tuple[str, str], list[float]] = {}
+    for cell in found.cells:
+        if (measured := read_pace(plan.home(cell))) is not None:
+            paces.setdefault((cell.segmenter, cell.method), []).append(measured)
+    timed: dict[str, float] = {}
+    seconds, unknown = 0.0, 0
+    for cell, task in todo.items():
+        config, key = task.config, (cell.segmenter, cell.method)
+        labelled = plan.groups[task.group].config.data.labelled
+        count = images[task.group]["train"] if task.group in images else labelled
+        if count is None:
+            unknown += 1
+            continue
+        if key in paces:
+            pace = median(paces[key])
+        else:
+            if cell.segmenter not in timed:
+                timed[cell.segmenter] = _probe(config, plan.grid.engine.cpus)
+            # A counterpart for each image: twice the images in a step.
+            pace = timed[cell.segmenter] * (2 if needs_pairs(task.arm) else 1)
+        left = _epochs(config) - plan.home(cell).epochs_done
+        seconds += pace * left * math.ceil(count / config.train.batch_size)
+    return seconds, unknown
 
 
 def _probe(config: Config, threads: int) -> float:
@@ -268,28 +269,6 @@ def _probe(config: Config, threads: int) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return (time.monotonic() - start) / (_PROBE_STEPS - 1)
-
-
-def _steps(config: Config, plan: Plan, group: str, found: Outcome) -> int | None:
-    """Optimiser steps of a cell; None while its training images are not counted."""
-    data = plan.groups[group].config.data
-    images = _images(found.groups.get(group))
-    if images is not None:
-        count = images["train"]
-    elif data.source == "phantom":
-        count = data.phantom.train_patients * data.phantom.frames_per_patient
-    elif data.labelled is not None:
-        count = data.labelled
-    else:
-        return None
-    return _epochs(config) * math.ceil(count / config.train.batch_size)
-
-
-def _images(made: Made | None) -> dict[str, int] | None:
-    if made is None:
-        return None
-    counts = next(iter(made.inputs.values())).dataset.manifest["counts"]
-    return {part: int(counts.get(part, 0)) for part in ("train", "validation", "test", "known")}
 
 
 def _epochs(config: Config) -> int:

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from importlib import import_module
+from typing import Any, Literal, TypeVar
 
 from mcpmix.bench.grid import Resources
 from mcpmix.config import RuntimeConfig
@@ -22,8 +23,12 @@ T = TypeVar("T")
 EngineName = Literal["local", "ray"]
 
 
-class Engine(Protocol):
-    """Runs tasks."""
+@dataclass(frozen=True)
+class Engine:
+    """Runs tasks in processes of this machine."""
+
+    resources: Resources
+    runtime: RuntimeConfig
 
     def run(
         self, tasks: Mapping[str, Callable[..., T]], progress: Progress, *, wide: bool = False
@@ -32,44 +37,33 @@ class Engine(Protocol):
 
         A task whose process or machine is lost is begun again. `wide` tasks use all cores of a machine.
         """
-        ...
-
-
-def open_engine(name: EngineName, resources: Resources, runtime: RuntimeConfig) -> Engine:
-    """The engine of this name."""
-    return RayEngine(resources, runtime) if name == "ray" else LocalEngine(resources, runtime)
-
-
-@dataclass(frozen=True)
-class LocalEngine:
-    """Processes of this machine."""
-
-    resources: Resources
-    runtime: RuntimeConfig
-
-    def run(  # noqa: D102
-        self, tasks: Mapping[str, Callable[..., T]], progress: Progress, *, wide: bool = False
-    ) -> Iterator[tuple[str, T | BaseException]]:
         jobs = 1 if wide else jobs_here(self.resources, self.runtime)
-        opened = partial(_open_runtime, self.runtime, self.runtime.threads if wide else self.resources.cpus)
         workers = max(1, min(jobs, len(tasks)))
-        yield from as_they_come(tasks, workers, opened, progress, self.resources.retries)
+        yield from as_they_come(tasks, workers, self.opener(wide), progress, self.resources.retries)
+
+    def opener(self, wide: bool) -> Callable[[], Runtime]:
+        """What sets up torch in the process of a task."""
+        return partial(_open_runtime, self.runtime, self.runtime.threads if wide else self.resources.cpus)
 
 
-@dataclass(frozen=True)
-class RayEngine:
-    """A cluster of Ray: the one that RAY_ADDRESS names, or a new one on this machine.
+class RayEngine(Engine):
+    """Runs them on a cluster of Ray: the one that RAY_ADDRESS names, or a new one on this machine.
 
     All machines must see the folder of results, the data and the weights under the same paths.
     """
 
-    resources: Resources
-    runtime: RuntimeConfig
-
     def run(  # noqa: D102
         self, tasks: Mapping[str, Callable[..., T]], progress: Progress, *, wide: bool = False
     ) -> Iterator[tuple[str, T | BaseException]]:
-        ray = _import_ray()
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Tasks without a GPU see what they saw.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            ray: Any = import_module("ray")  # its types are not complete
+        except ImportError as error:
+            raise DependencyError(
+                "--engine ray needs the package ray: pip install 'mcpmix[cluster]'."
+            ) from error
         if not ray.is_initialized():
             # A cluster of one's own is for this machine only; another one is there already.
             home = {} if "RAY_ADDRESS" in os.environ else {"_node_ip_address": "127.0.0.1"}
@@ -80,8 +74,8 @@ class RayEngine:
             num_cpus=self.resources.cpus,
             num_gpus=self.resources.gpus,
             max_retries=self.resources.retries,  # after the loss of a worker or a machine
-        )(_call)
-        opened = partial(_open_runtime, self.runtime, self.runtime.threads if wide else self.resources.cpus)
+        )(lambda task, opened: task(runtime=opened(), progress=SILENT))
+        opened = self.opener(wide)
         names = {remote.remote(task, opened): name for name, task in tasks.items()}
         waiting = list(names)
         try:
@@ -99,6 +93,11 @@ class RayEngine:
                 ray.cancel(reference, force=True)
 
 
+def open_engine(name: EngineName, resources: Resources, runtime: RuntimeConfig) -> Engine:
+    """The engine of this name."""
+    return RayEngine(resources, runtime) if name == "ray" else Engine(resources, runtime)
+
+
 def jobs_here(resources: Resources, runtime: RuntimeConfig) -> int:
     """Cells side by side on this machine: as configured, else as the cores allow, and one on a GPU."""
     if resources.jobs or runtime.jobs:
@@ -108,19 +107,5 @@ def jobs_here(resources: Resources, runtime: RuntimeConfig) -> int:
     return max(1, (runtime.threads or core_count()) // resources.cpus)
 
 
-def _call(task: Callable[..., T], open_runtime: Callable[[], Runtime]) -> T:
-    return task(runtime=open_runtime(), progress=SILENT)
-
-
 def _open_runtime(settings: RuntimeConfig, threads: int) -> Runtime:
     return setup(settings.device, settings.precision, threads, settings.deterministic)
-
-
-def _import_ray() -> Any:  # noqa: ANN401 (its types are not complete)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # tasks without a GPU see what they saw
-    try:
-        import ray
-    except ImportError as error:
-        raise DependencyError("--engine ray needs the package ray: pip install 'mcpmix[cluster]'.") from error
-    return ray

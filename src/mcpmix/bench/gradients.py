@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,22 @@ from matplotlib.figure import Figure
 from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
+from mcpmix.bench.cells import Outcome
+from mcpmix.bench.engines import Engine
+from mcpmix.bench.tables import KINDS
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
+from mcpmix.core.files import read_json, write_json, write_text
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import write_json, write_text
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.augment import normalise
+from mcpmix.data.index import training_digest
 from mcpmix.generator.judge import dice_of
 from mcpmix.mixing.strategy import Batch, Term
 from mcpmix.report.arms import arms_of, label_of
-from mcpmix.segmenter.arms import Inputs
-from mcpmix.segmenter.trainer import Trainer
+from mcpmix.segmenter.arms import Inputs, arm_settings
+from mcpmix.segmenter.train import Trainer
 
 _BAND = 2.0  # pixels on each side of the contour that count as boundary
 _SURE = 0.9  # a prediction below this and above its complement is in transition
@@ -214,3 +220,52 @@ def to_markdown(found: Mapping[str, Boundary]) -> str:
             f"{row.noise_to_signal:.2f} | {row.drift:.3f} | {row.band:.2f} | {row.dsc:.1f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+# --- for the figures of a grid ------------------------------------------------------------------------------
+
+
+def measure_all(found: Outcome, engine: Engine, progress: Progress) -> dict[str, dict[str, Boundary]]:
+    """The analysis of each figure that wants one, by its name; those that are finished are reused."""
+    plan = found.plan
+    tasks: dict[str, Callable[..., Artifact]] = {}
+    for spec in [figure for figure in plan.grid.figures if figure.kind == "gradients"]:
+        arms = spec.arms or tuple(arm for arm in KINDS["mixing"].arms if arm in plan.grid.arms)
+        cells = found.first_place(spec.model_copy(update={"arms": arms}))
+        if cells:
+            inputs = {plan.cells[cell].arm: found.made(cell).inputs[plan.cells[cell].arm] for cell in cells}
+            config = still(found.made(cells[0]).place(plan.cells[cells[0]].config), spec.epochs)
+            tasks[spec.stem] = partial(measure_gradients, config, inputs, plan.out / "analysis" / spec.stem)
+    made = {}
+    for name, outcome in engine.run(tasks, progress) if tasks else ():
+        if isinstance(outcome, BaseException):
+            found.failures[f"figure {name}"] = f"{type(outcome).__name__}: {outcome}"
+            progress.say(f"figure {name} failed: {outcome}")
+        else:
+            rows = read_json(outcome / "gradients.json")["arms"]
+            made[name] = {arm: Boundary(**row) for arm, row in rows.items()}
+    return made
+
+
+def measure_gradients(
+    config: Config, inputs: Mapping[str, Inputs], out: Path, runtime: Runtime, progress: Progress = SILENT
+) -> Artifact:
+    """Short trainings of all arms without augmentation, as a stage."""
+    settings = {
+        "size": config.data.size,
+        "segmenter": config.segmenter.model_dump(mode="json"),
+        "train": config.train.model_dump(mode="json", exclude={"arms", "strategies"}),
+        "arms": {arm: arm_settings(config, arm) for arm in inputs},
+    }
+    digests = {
+        f"{arm}/{name}": training_digest(item) if name == "dataset" else item.digest
+        for arm, found in inputs.items()
+        for name, item in vars(found).items()
+        if isinstance(item, Artifact)
+    }
+    key = StageKey("gradients", settings, digests, config.seed)
+    if (finished := reuse(out, key, progress)) is not None:
+        return finished
+    with workspace(out, key) as space:
+        analyse(config, list(inputs), inputs.__getitem__, space.folder, runtime, progress)
+        return space.finish(arms=len(inputs))

@@ -1,18 +1,36 @@
-"""Grids: what to compare, as a file with a schema of its own around settings of a configuration."""
+"""Grids: what to compare, as a file with a schema of its own, and the trainings that it stands for.
+
+A cell is one training with its evaluation. An input group is what trainings read: a data set with so many
+labels and, unless all its arms do without, one generator with its pairs.
+"""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from mcpmix.config import NaturalInt, PositiveInt, Section
-from mcpmix.config_file import Tree, merge, parse_overrides, parse_yaml, place_paths, read_yaml, validated
-from mcpmix.core.errors import ConfigError, did_you_mean
+from mcpmix.bench.state import REAL, Cell, Home, home_of
+from mcpmix.config import Config
+from mcpmix.config_file import (
+    Tree,
+    merge,
+    parse_overrides,
+    parse_yaml,
+    place_paths,
+    read_yaml,
+    resolve_config,
+    validated,
+)
+from mcpmix.config_training import NaturalInt, PositiveInt, Section
+from mcpmix.core.errors import ConfigError, bullet_list, did_you_mean
 from mcpmix.mixing.registry import STRATEGIES
-from mcpmix.segmenter.arms import check_arms
+from mcpmix.report.arms import label_of
+from mcpmix.segmenter.arms import check_arms, needs_generator, needs_unlabelled
 
 ALL: Literal["all"] = "all"  # images keep their masks
 _GRIDS = resources.files("mcpmix.bench") / "grids"
@@ -45,12 +63,23 @@ class Cells(Selection):
     seeds: tuple[NaturalInt, ...] | None = None
 
 
-class TableSpec(Selection):
+class Shown(Selection):
+    """What tables and figures have in common."""
+
+    kind: str
+    name: Name | None = None
+    """Of its files; none: its kind."""
+
+    @property
+    def stem(self) -> str:
+        """The name of its files, without their endings."""
+        return self.name or self.kind
+
+
+class TableSpec(Shown):
     """A table of some cells."""
 
     kind: Literal[TABLES]  # type: ignore[valid-type]
-    name: Name | None = None
-    """Of its files; none: its kind."""
     title: str | None = None
     part: str = "test"
     """`test`, `known` (new images of groups that training knows), or a name of `transfer`."""
@@ -58,12 +87,10 @@ class TableSpec(Selection):
     """The data set whose published figures stand beside; none: the one that the cells are about."""
 
 
-class FigureSpec(Selection):
+class FigureSpec(Shown):
     """A figure of some cells."""
 
     kind: Literal[FIGURES]  # type: ignore[valid-type]
-    name: Name | None = None
-    """Of its file; none: its kind."""
     epochs: PositiveInt = 40
     """Of the short trainings of `gradients`."""
 
@@ -121,10 +148,10 @@ class Grid(Section):
         entries = value if isinstance(value, list | tuple) else ()
         return tuple({"kind": item} if isinstance(item, str) else item for item in entries) or value
 
-    def label_of(self, method: str) -> str | None:
-        """The name of a method for readers; None if it is a plain strategy."""
+    def label_of(self, method: str) -> str:
+        """The name of a method or plain strategy for readers."""
         found = self.methods.get(method)
-        return None if found is None else found.label or f"{found.arm} ({method})"
+        return label_of(method) if found is None else found.label or f"{found.arm} ({method})"
 
 
 # --- from a file to a grid ----------------------------------------------------------------------------------
@@ -150,8 +177,9 @@ def load_grid(source: str, overrides: Sequence[str] = ()) -> Grid:
     else:
         tree = read_yaml(Path(source))
         tree.setdefault("name", Path(source).stem)
-        for part in _trees(tree):
-            place_paths(part, Path(source).parent)
+        settings = [tree.get("base"), *_dict(tree.get("datasets")).values()]
+        for part in [*settings, *_dict(tree.get("transfer")).values()]:
+            place_paths(_dict(part), Path(source).parent)
     changed, problems = parse_overrides(overrides)
     own = {key: value for key, value in changed.items() if key in Grid.model_fields}
     rest = {key: value for key, value in changed.items() if key not in own}
@@ -160,42 +188,178 @@ def load_grid(source: str, overrides: Sequence[str] = ()) -> Grid:
     )
 
 
-def _trees(tree: Tree) -> Iterator[Tree]:
-    """The trees of settings in a grid that may hold paths."""
-    yield _dict(tree.get("base"))
-    for axis in ("datasets", "transfer"):
-        yield from map(_dict, _dict(tree.get(axis)).values())
-
-
 def _dict(value: object) -> Tree:
     return value if isinstance(value, dict) else {}
 
 
-# --- what is wrong with a grid by itself --------------------------------------------------------------------
+# --- from a grid to its cells -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a cell trains: the arm, its configuration, and the input group that it reads."""
+
+    arm: str
+    config: Config
+    group: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """An input group: the configuration of its run, and which share of the images keeps its masks."""
+
+    config: Config
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a grid stands for, by name."""
+
+    grid: Grid
+    out: Path
+    groups: Mapping[str, Group]
+    cells: Mapping[Cell, Task]
+    transfer: Mapping[str, Config]
+
+    def home(self, cell: Cell) -> Home:
+        """Where a cell's segmenter and evaluations are."""
+        return home_of(self.out, cell)
+
+    def selected(self, wanted: Selection) -> list[Cell]:
+        """The cells of a selection, in the order of the grid."""
+        # Arms that train without a generator belong to all of them.
+        generators = None if wanted.generators is None else (*wanted.generators, REAL)
+        labels = None if wanted.labels is None else [label_name(value) for value in wanted.labels]
+        chosen = (wanted.datasets, labels, generators, wanted.segmenters, wanted.arms)
+        return [
+            cell
+            for cell in self.cells
+            if all(
+                values is None or value in values
+                for value, values in zip((*cell.place, cell.method), chosen, strict=True)
+            )
+        ]
+
+
+def expand(grid: Grid, out: Path) -> Plan:
+    """All groups and cells of a grid, checked.
+
+    Raises:
+        ConfigError: with every problem: unknown names, no cell at all, combinations that cannot be trained,
+            settings that are wrong.
+    """
+    problems = list(name_problems(grid))
+    if not problems:
+        found = _Expansion(grid, out)
+        for block in grid.cells:
+            axes = [
+                getattr(block, axis) or getattr(grid, axis)
+                for axis in ("datasets", "labels", "generators", "segmenters", "arms", "seeds")
+            ]
+            for values in product(*axes):
+                found.add(*values)
+        place = out / "inputs" / "transfer"
+        transfer = {
+            name: config
+            for name, tree in grid.transfer.items()
+            if (config := found.resolve(("transfer", name), [grid.base, tree], place, name)) is not None
+        }
+        problems = list(found.problems)
+        if not found.cells and not problems:
+            problems = ["no cell: each of datasets, labels, segmenters, arms and seeds needs a value"]
+    if problems:
+        raise ConfigError(bullet_list(f"grid {grid.name}: {len(problems)} problem(s)", problems))
+    groups = {}
+    for name, group in found.groups.items():
+        # In the order of the cells, each once.
+        arms = dict.fromkeys(task.arm for task in found.cells.values() if task.group == name)
+        train = group.config.train.model_copy(update={"arms": tuple(arms), "seeds": grid.seeds})
+        groups[name] = replace(group, config=group.config.model_copy(update={"train": train}))
+    return Plan(grid, out, groups, found.cells, transfer)
+
+
+class _Expansion:
+    """Collects groups, cells and problems while the combinations are gone through."""
+
+    def __init__(self, grid: Grid, out: Path) -> None:
+        self.grid, self.out = grid, out
+        self.groups: dict[str, Group] = {}
+        self.cells: dict[Cell, Task] = {}
+        self.problems: dict[str, None] = {}  # in their order, each once
+        self._configs: dict[tuple[str, ...], Config | None] = {}
+
+    def add(
+        self, dataset: str, labels: Labels, generator: str, segmenter: str, method: str, seed: int
+    ) -> None:
+        grid, label = self.grid, label_name(labels)
+        chosen = grid.methods.get(method, Method(arm=method))
+        made = grid.generators[generator]
+        layers = [grid.base, grid.datasets[dataset], made or {}]
+        place = self.out / "inputs" / dataset / label
+        shared = self.resolve((dataset, label, generator), layers, place, generator)
+        if shared is None:
+            return
+        try:
+            inputs, share = with_labels(shared, labels)
+        except ConfigError as error:
+            self.problems[f"datasets.{dataset}, labels {labels}: {error}"] = None
+            return
+        pairs = needs_generator(inputs, chosen.arm)
+        if pairs and made is None:
+            self.problems[
+                f"arm {method} trains on counterparts, and the generator {generator} makes none: give one in "
+                "`generators`, or leave the arm out"
+            ] = None
+        if needs_unlabelled(chosen.arm) and not inputs.data.has_unlabelled and share is None:
+            self.problems[
+                f"arm {method} trains on unlabelled images, and the data set {dataset} has none: set "
+                "data.unlabelled, or fewer `labels`"
+            ] = None
+        layers += [grid.segmenters[segmenter], chosen.settings]
+        config = self.resolve((dataset, label, generator, segmenter, method), layers, place, generator)
+        cell = Cell(dataset, label, generator if pairs else REAL, segmenter, method, seed)
+        # Arms without pairs read the data set of the first generator: it is the same in all.
+        if config is not None and cell not in self.cells:
+            group = f"{dataset}/{label}/{generator}"
+            self.groups.setdefault(group, Group(inputs, share))
+            self.cells[cell] = Task(chosen.arm, config, group)
+
+    def resolve(
+        self, names: tuple[str, ...], layers: Sequence[Mapping[str, Any]], output: Path, name: str
+    ) -> Config | None:
+        """The configuration of these layers, once; its problems are kept."""
+        if names not in self._configs:
+            tree = {**layered(layers), "output": str(output), "name": name}
+            try:
+                self._configs[names] = resolve_config(tree, source=", ".join(names))
+            except ConfigError as error:
+                self._configs[names] = None
+                self.problems |= dict.fromkeys(str(error).split("\n  - ")[1:] or [str(error)])
+        return self._configs[names]
 
 
 def name_problems(grid: Grid) -> Iterator[str]:
     """Names that nothing is defined for, values given twice, and settings of an axis that are not its own."""
     yield from _axis_problems(grid)
-    if len(set(grid.seeds)) < len(grid.seeds):
-        yield f"seeds: {list(grid.seeds)} names one twice"
     for name, method in grid.methods.items():
         if name in STRATEGIES:
             yield f"methods.{name}: a strategy has this name; give it another one"
         yield from (f"methods.{name}: {text}" for text in check_arms([method.arm], {}))
-    parts = ("test", "known", *grid.transfer)
-    for number, table in enumerate(grid.tables):
-        if table.part not in parts:
-            yield f"tables.{number}.part: unknown part {table.part!r}; {did_you_mean(table.part, parts)}"
     for kind in ("tables", "figures"):
-        names = [item.name or item.kind for item in getattr(grid, kind)]
-        for name in sorted({name for name in names if names.count(name) > 1}):
+        stems = [item.stem for item in getattr(grid, kind)]
+        for name in sorted({name for name in stems if stems.count(name) > 1}):
             yield f"{kind}: two are called {name}, and would share their files; give one a `name`"
-    yield from _foreign_sections(grid)
+    for axis, allowed in _SECTIONS.items():
+        for name, entry in getattr(grid, axis).items():
+            tree = entry.settings if isinstance(entry, Method) else entry or {}
+            for section in tree:
+                if section not in allowed:
+                    yield f"{axis}.{name}: expected settings of {', '.join(allowed)}, got {section}"
 
 
 def _axis_problems(grid: Grid) -> Iterator[str]:
-    """Names in lists of the grid that their axis does not have."""
+    """Names in lists of the grid that their axis does not have, or that stand there twice."""
     axes: dict[str, Collection[Any]] = {
         "datasets": grid.datasets,
         "labels": grid.labels,
@@ -207,6 +371,9 @@ def _axis_problems(grid: Grid) -> Iterator[str]:
     for kind in ("cells", "tables", "figures"):
         for number, item in enumerate(getattr(grid, kind)):
             places += [(f"{kind}.{number}.{axis}", axis, getattr(item, axis) or ()) for axis in axes]
+    axes |= {"seeds": grid.seeds, "part": ("test", "known", *grid.transfer)}
+    places.append(("seeds", "seeds", grid.seeds))
+    places += [(f"tables.{number}.part", "part", (table.part,)) for number, table in enumerate(grid.tables)]
     for where, axis, names in places:
         known = [str(item) for item in axes[axis]]
         for name in names:
@@ -216,10 +383,40 @@ def _axis_problems(grid: Grid) -> Iterator[str]:
             yield f"{where}: {list(names)} names one twice"
 
 
-def _foreign_sections(grid: Grid) -> Iterator[str]:
-    for axis, allowed in _SECTIONS.items():
-        for name, entry in getattr(grid, axis).items():
-            tree = entry.settings if isinstance(entry, Method) else entry or {}
-            for section in tree:
-                if section not in allowed:
-                    yield f"{axis}.{name}: expected settings of {', '.join(allowed)}, got {section}"
+def layered(layers: Sequence[Mapping[str, Any]]) -> Tree:
+    """Trees of settings merged, later ones over earlier ones; the presets of all of them are kept."""
+    merged: Tree = {}
+    presets: list[str] = []
+    for layer in layers:
+        given = layer.get("preset")
+        presets += given if isinstance(given, list) else [] if given is None else [given]
+        merged = merge(merged, layer)
+    return merged | ({"preset": presets} if presets else {})
+
+
+def with_labels(config: Config, labels: Labels) -> tuple[Config, float | None]:
+    """The configuration with so many labelled images; a share of real images is left for later.
+
+    How many images there are is known when they are split. A phantom draws as many patients as it takes.
+    """
+    if labels == ALL:
+        return config, None
+    data, plan = config.data, config.data.phantom
+    if data.source != "phantom":
+        if isinstance(labels, float):
+            return config, labels
+        return config.model_copy(update={"data": data.model_copy(update={"labelled": labels})}), None
+    frames = plan.frames_per_patient
+    wanted = round(labels * plan.train_patients) * frames if isinstance(labels, float) else int(labels)
+    if wanted % frames or not wanted:
+        raise ConfigError(
+            f"a phantom labels whole patients of {frames} frames, so expected a multiple of {frames}, "
+            f"got {wanted}"
+        )
+    drawn = plan.model_copy(update={"train_patients": wanted // frames})
+    return config.model_copy(update={"data": data.model_copy(update={"phantom": drawn})}), None
+
+
+def label_name(labels: Labels) -> str:
+    """`all`, `44` or `5pc`: how labels appear in folders and tables."""
+    return f"{100 * labels:g}pc" if isinstance(labels, float) else str(labels)

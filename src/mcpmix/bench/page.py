@@ -1,34 +1,48 @@
 """The results of a grid: every table in five formats, every figure, and one self-contained page."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from mcpmix.bench.banks import bank_sheet, measure_bank
-from mcpmix.bench.distribution import require_umap
-from mcpmix.bench.driver import Outcome
+from mcpmix.bench.cells import Outcome
 from mcpmix.bench.engines import Engine
-from mcpmix.bench.figures import Drawn, Material, draw
-from mcpmix.bench.gradients import Boundary, analyse, still
-from mcpmix.bench.grid import FigureSpec, TableSpec
-from mcpmix.bench.plan import Plan
-from mcpmix.bench.sheets import Sheet, to_latex, to_markdown
-from mcpmix.bench.tables import KINDS, build_table, to_rows, to_sheets
-from mcpmix.config import Config
-from mcpmix.core.device import Runtime
+from mcpmix.bench.figures import Drawn, draw, require_umap
+from mcpmix.bench.gradients import measure_all
+from mcpmix.bench.grid import Plan, TableSpec
+from mcpmix.bench.tables import Item, Sheet, build_table, plain, to_rows, to_sheets
+from mcpmix.core.files import write_json, write_text
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json, write_text
-from mcpmix.data.index import training_digest
 from mcpmix.data.tables import write_csv
 from mcpmix.report import render_page
-from mcpmix.report.tables import caution
-from mcpmix.segmenter.arms import Inputs, arm_settings
+from mcpmix.report.sentences import caution
 
 PAGE = "index.html"
+_MARKDOWN = {"": "{}", "best": "**{}**", "second": "<u>{}</u>", "theirs": "*{}*", "head": "**{}**"}
+_LATEX = {
+    "": "{}",
+    "best": r"\textbf{{{}}}",
+    "second": r"\underline{{{}}}",
+    "theirs": r"\textit{{{}}}",
+    "head": r"\textbf{{{}}}",
+}
+_ESCAPES = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "†": r"$^\dagger$",
+    "Δ": r"$\Delta$",
+    "ρ": r"$\rho$",
+    "≥": r"$\geq$",
+}
 
 
 def require_packages(plan: Plan) -> None:
@@ -37,145 +51,138 @@ def require_packages(plan: Plan) -> None:
         require_umap()
 
 
-def write_results(plan: Plan, found: Outcome, engine: Engine, progress: Progress = SILENT) -> Path:
+def write_results(found: Outcome, engine: Engine, progress: Progress = SILENT) -> Path:
     """Draw all tables and figures of what is finished; returns the page."""
-    tables, figures = plan.out / "tables", plan.out / "figures"
-    data = {name: next(iter(made.inputs.values())).dataset for name, made in found.groups.items()}
-    data |= found.transfer
-    sheets: dict[str, list[Sheet]] = {}
-    work = [*plan.grid.tables, *plan.grid.figures]
-    with progress.track("tables and figures", len(work)) as advance:
-        for spec in plan.grid.tables:
-            name = spec.name or spec.kind
-            sheets[name] = _write_table(plan, spec, found, data, tables)
-            advance(1, name)
-        measured = _measure_gradients(plan, found, engine, progress)
-        material = Material(plan, found.cells, found.groups, figures)
-        drawn: list[Drawn] = []
-        missing = []
-        for figure in plan.grid.figures:
-            name = figure.name or figure.kind
-            made = draw(figure, material, measured.get(name))
-            if made is None:
-                missing.append(f"{name}: no finished cell has what it shows")
+    grid, sheets, figures, missing = found.plan.grid, {}, [], []
+    with progress.track("tables and figures", len(grid.tables) + len(grid.figures)) as advance:
+        for table in grid.tables:
+            sheets[table.stem] = write_table(found, table)
+            advance(1, table.stem)
+        measured = measure_all(found, engine, progress)
+        for spec in grid.figures:
+            drawn = draw(spec, found, measured.get(spec.stem))
+            if drawn is None:
+                missing.append(f"{spec.stem}: no finished cell has what it shows")
             else:
-                drawn.append(made)
-            advance(1, name)
-    seeds = {len({cell.seed for cell in found.cells if cell.method == arm}) for arm in plan.grid.arms}
-    page = render_page(
-        "bench.html.j2",
-        grid=plan.grid,
+                figures.append(drawn)
+            advance(1, spec.stem)
+    seeds = {len({cell.seed for cell in found.cells if cell.method == arm}) for arm in grid.arms}
+    versions: dict[str, set[str]] = {}
+    for scored in found.cells.values():
+        for artifact in (scored.segmenter, *scored.evaluations.values()):
+            for name, version in artifact.manifest["versions"].items():
+                versions.setdefault(name, set()).add(version)
+    return write_page(
+        found,
+        PAGE,
         kicker="MCPMix bench",
-        sentences=[],
         sheets=sheets,
-        figures=drawn,
+        figures=figures,
         missing=missing,
+        caution=caution(min(seeds - {0}, default=1)),
+        settings=yaml.safe_dump(grid.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+        versions={name: " and ".join(sorted(values)) for name, values in versions.items()},
+    )
+
+
+def write_page(
+    found: Outcome, name: str, sheets: Mapping[str, Sequence[Sheet]], figures: Sequence[Drawn], **more: object
+) -> Path:
+    """A page in the folder of a grid, which needs neither network nor scripts; returns its path.
+
+    Args:
+        more: further values of the template; `kicker` and `caution` are needed.
+    """
+    defaults = {"sentences": [], "missing": [], "settings": "", "versions": {}}
+    text = render_page(
+        "bench.html.j2",
+        grid=found.plan.grid,
+        sheets=sheets,
+        figures=figures,
         failures=found.failures,
         finished=len(found.cells),
-        cells=len(plan.cells),
-        caution=caution(min(seeds - {0}, default=1)),
-        settings=yaml.safe_dump(plan.grid.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-        versions=_versions(found),
+        cells=len(found.plan.cells),
+        **(defaults | more),
     )
-    write_text(plan.out / PAGE, page)
-    return plan.out / PAGE
+    write_text(found.plan.out / name, text)
+    return found.plan.out / name
 
 
-def _write_table(
-    plan: Plan, spec: TableSpec, found: Outcome, data: Mapping[str, Artifact], folder: Path
-) -> list[Sheet]:
+def write_table(found: Outcome, spec: TableSpec) -> list[Sheet]:
     """Write one table as Markdown, LaTeX, CSV and JSON; its sheets are for the page."""
-    name = spec.name or spec.kind
     rows: Sequence[Mapping[str, object]]
     if spec.kind == "pairs":
         banks = {
-            group: facts
-            for group, made in found.groups.items()
-            if (facts := measure_bank(made.place(plan.groups[group].config), made)) is not None
+            name: facts
+            for name, made in found.groups.items()
+            if (facts := measure_bank(made.place(found.plan.groups[name].config), made)) is not None
         }
-        sheets = [bank_sheet(spec.title or "Banks of pairs", banks)]
-        content: Any = banks
-        rows = [
-            dict(zip(sheets[0].heading, (item.text for item in row), strict=True)) for row in sheets[0].rows
-        ]
+        sheets, content = [bank_sheet(spec.title or "Banks of pairs", banks)], banks
+        heading = sheets[0].heading
+        rows = [dict(zip(heading, (item.text for item in row), strict=True)) for row in sheets[0].rows]
     else:
-        table = build_table(plan, spec, found.cells, data)
-        sheets, content, rows = to_sheets(table), table.as_json(), to_rows(table)
+        table = build_table(found, spec)
+        sheets, content, rows = to_sheets(table), plain(asdict(table)), to_rows(table)
+    folder, name = found.plan.out / "tables", spec.stem
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", content)
     write_text(folder / f"{name}.md", "\n".join(map(to_markdown, sheets)))
-    labels = [name if not number else f"{name}-rivals" for number in range(len(sheets))]
-    latex = [to_latex(sheet, label) for sheet, label in zip(sheets, labels, strict=True)]
+    labels = (name, f"{name}-rivals")
+    latex = [to_latex(sheet, label) for sheet, label in zip(sheets, labels, strict=False)]
     write_text(folder / f"{name}.tex", "\n".join(latex))
     if rows:
         write_csv(folder / f"{name}.csv", rows)
     return sheets
 
 
-def _versions(found: Outcome) -> dict[str, str]:
-    versions: dict[str, set[str]] = {}
-    for scored in found.cells.values():
-        for artifact in (scored.segmenter, *scored.evaluations.values()):
-            for name, version in artifact.manifest["versions"].items():
-                versions.setdefault(name, set()).add(version)
-    return {name: " and ".join(sorted(values)) for name, values in versions.items()}
+def to_markdown(sheet: Sheet) -> str:
+    """A heading, the table, its notes."""
+    width = len(sheet.heading)
+    lines = [list(sheet.heading), ["---", *["---:"] * (width - 1)]]
+    for row in sheet.rows:
+        cells = [
+            _MARKDOWN[item.mark].format(item.text.replace("|", r"\|")) if item.text else "" for item in row
+        ]
+        lines.append([*cells, *[""] * (width - len(cells))])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "\n".join([f"### {sheet.title}\n", table, *(f"{note}\n" for note in sheet.notes)])
 
 
-# --- short trainings for the analysis of gradients ----------------------------------------------------------
-
-
-def _measure_gradients(
-    plan: Plan, found: Outcome, engine: Engine, progress: Progress
-) -> dict[str, dict[str, Boundary]]:
-    """The analysis of each figure that wants one, by its name; those that are finished are reused."""
-    tasks: dict[str, Callable[..., Artifact]] = {}
-    for spec in plan.grid.figures:
-        if spec.kind == "gradients" and (task := _gradient_task(plan, spec, found)) is not None:
-            tasks[spec.name or spec.kind] = task
-    made = {}
-    for name, outcome in engine.run(tasks, progress) if tasks else ():
-        if isinstance(outcome, BaseException):
-            found.failures[f"figure {name}"] = f"{type(outcome).__name__}: {outcome}"
-            progress.say(f"figure {name} failed: {outcome}")
+def to_latex(sheet: Sheet, label: str) -> str:
+    r"""A `table` for a paper that loads `booktabs`."""
+    width = len(sheet.heading)
+    body: list[str] = []
+    for row in sheet.rows:
+        if len(row) == 1:
+            rule = [r"\midrule"] if body else []
+            body += [*rule, rf"\multicolumn{{{width}}}{{l}}{{{_latex(row[0])}}} \\", r"\midrule"]
         else:
-            rows = json.loads((outcome / "gradients.json").read_text(encoding="utf-8"))["arms"]
-            made[name] = {arm: Boundary(**row) for arm, row in rows.items()}
-    return made
+            body.append(" & ".join(map(_latex, row)) + r" \\")
+    heading = " & ".join(map(_escaped, sheet.heading)) + r" \\"
+    notes = [rf"\par\footnotesize {_escaped(note)}" for note in sheet.notes]
+    return "\n".join(
+        [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{_escaped(sheet.title)}}}",
+            rf"\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}",
+            r"\toprule",
+            heading,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *notes,
+            r"\end{table}",
+            "",
+        ]
+    )
 
 
-def _gradient_task(plan: Plan, spec: FigureSpec, found: Outcome) -> Callable[..., Artifact] | None:
-    wanted = spec.arms or tuple(arm for arm in KINDS["mixing"].arms if arm in plan.grid.arms)
-    cells = [cell for cell in plan.selected(spec) if cell in found.cells and cell.method in wanted]
-    cells = [cell for cell in cells if cell.place[:2] == cells[0].place[:2]]
-    cells = [cell for cell in cells if cell.segmenter == cells[0].segmenter]
-    if not cells:
-        return None
-    tasks = {plan.cells[cell].arm: plan.cells[cell] for cell in cells}
-    inputs = {arm: found.groups[task.group].inputs[arm] for arm, task in tasks.items()}
-    made = found.groups[plan.cells[cells[0]].group]
-    config = still(made.place(plan.cells[cells[0]].config), spec.epochs)
-    return partial(measure_gradients, config, inputs, plan.out / "analysis" / (spec.name or spec.kind))
+def _latex(item: Item) -> str:
+    return _LATEX[item.mark].format(_escaped(item.text)) if item.text else ""
 
 
-def measure_gradients(
-    config: Config, inputs: Mapping[str, Inputs], out: Path, runtime: Runtime, progress: Progress = SILENT
-) -> Artifact:
-    """Short trainings of all arms without augmentation, as a stage."""
-    settings = {
-        "size": config.data.size,
-        "segmenter": config.segmenter.model_dump(mode="json"),
-        "train": config.train.model_dump(mode="json", exclude={"arms", "strategies"}),
-        "arms": {arm: arm_settings(config, arm) for arm in inputs},
-    }
-    digests = {
-        f"{arm}/{name}": training_digest(item) if name == "dataset" else item.digest
-        for arm, found in inputs.items()
-        for name, item in vars(found).items()
-        if isinstance(item, Artifact)
-    }
-    key = StageKey("gradients", settings, digests, config.seed)
-    if (finished := reuse(out, key, progress)) is not None:
-        return finished
-    with workspace(out, key) as space:
-        analyse(config, list(inputs), inputs.__getitem__, space.folder, runtime, progress)
-        return space.finish(arms=len(inputs))
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPES.get(sign, sign) for sign in text)

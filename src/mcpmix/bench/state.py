@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mcpmix.core.reading import read_json
-from mcpmix.core.stage_folder import make_folder, write_json
+from mcpmix.core.files import make_folder, read_json, write_json
 
 GRID = "grid.json"
 """The grid itself; a folder with this file belongs to a grid."""

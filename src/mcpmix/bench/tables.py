@@ -1,29 +1,28 @@
 """The tables of the paper from finished cells: means over seeds, ranks, and paired comparisons.
 
 A block of a table is one data set with so many labels. Its rows are methods, with their network and generator
-where there are several. Ours is compared with each rival on the same images with the same seeds.
+where there are several. Ours is compared with each rival on the same images with the same seeds. The paper's
+own figures stand beside where it has them.
 """
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
 
 import numpy as np
 
-from mcpmix.bench.cells import Scored
-from mcpmix.bench.grid import Grid, Selection, TableSpec
-from mcpmix.bench.plan import Plan
-from mcpmix.bench.published import Figures, published_table, what_differs
-from mcpmix.bench.sheets import Item, Sheet
+from mcpmix.bench.cells import Outcome
+from mcpmix.bench.grid import TableSpec
 from mcpmix.bench.state import REAL, Cell
 from mcpmix.config import Config
-from mcpmix.core.stage_folder import Artifact
-from mcpmix.data.index import DatasetIndex
-from mcpmix.data.splits import KNOWN
+from mcpmix.data.index import Record
 from mcpmix.metrics.statistics import Difference, aggregate, holm, paired_differences
-from mcpmix.report.arms import label_of, method_of
-from mcpmix.report.tables import REGION, Column, Spread, column, read_metrics, spread_of, spread_text
+from mcpmix.report.arms import method_of
+from mcpmix.report.tables import REGION, Column, Spread, column, spread_of, spread_text
 from mcpmix.segmenter.evaluate import TESTED
 
 _REFERENCES = ("full-sup", "full-sup-strong")  # the floor of every table
@@ -33,6 +32,13 @@ _MIXES = (
     *("augmix", "pixmix", "diffusemix", "hsmix"),
 )
 _GENERATIVE = ("append", "controlpolypnet", "gensrrfi", "satsynth")
+
+
+_DETAILS = ("low", "high", "group_low", "group_high", "p")  # of a difference, in the CSV file
+
+Figures = Mapping[str, Sequence[float | None]]
+"""Metric to mean and standard deviation, None where the paper gives none."""
+Mark = Literal["", "best", "second", "theirs", "head"]
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,6 @@ class BenchTable:
     columns: list[Column]
     blocks: list[Block]
 
-    def as_json(self) -> dict[str, Any]:
-        """As `plain` values."""
-        found: dict[str, Any] = plain(asdict(self))
-        return found
-
 
 def plain(value: Any) -> Any:  # noqa: ANN401
     """A JSON value with None for every number that is not finite."""
@@ -116,174 +117,187 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# --- what images say ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Images:
-    """The images of a test part, with their groups."""
-
-    ids: tuple[str, ...]
-    groups: tuple[str, ...]
-
-
-def tested_images(data: Artifact, part: str) -> Images:
-    """The images of a part; everything of a transfer set is tested."""
-    records = DatasetIndex.read(data).part(KNOWN if part == KNOWN else "test")
-    return Images(tuple(r.id for r in records), tuple(r.group for r in records))
-
-
-def scores_of(scored: Scored, images: Images, part: str, metrics: Sequence[str]) -> np.ndarray:
-    """(n, K) scores of a cell on the images of a part, NaN where undefined."""
-    known = part in TESTED
-    evaluation = scored.evaluations["test" if known else part]
-    rows = read_metrics(evaluation / f"scores{TESTED[part] if known else ''}.csv", metrics, images.ids)
-    return np.array([rows[name] for name in images.ids])
-
-
 # --- building -----------------------------------------------------------------------------------------------
 
 
-def columns_of(kind: Kind, config: Config) -> list[Column]:
-    """The columns of the paper's table."""
-    if not kind.boundary:
-        return list(REGION)
-    edges = [
-        column(f"{key}_{t:g}", f"{label}@{t:g}")
-        for t in config.evaluation.tolerances
-        for key, label in (("bp", "B-P"), ("br", "B-R"), ("bf1", "B-F1"))
-    ]
-    return [column("hd95", "HD95"), column("assd", "ASSD"), *edges, column("biou", "BIoU")]
-
-
-def build_table(
-    plan: Plan, spec: TableSpec, cells: Mapping[Cell, Scored], data: Mapping[str, Artifact]
-) -> BenchTable:
-    """The table of a specification, of the cells that are finished.
-
-    Args:
-        data: the tested data set of each input group by name, and of each transfer set.
-    """
-    kind, name = KINDS[spec.kind], spec.name or spec.kind
-    grid = plan.grid
-    wanted = spec.model_copy(update={"arms": spec.arms or tuple(kind.arms)})
-    if spec.segmenters is None and not kind.networks:
-        wanted = wanted.model_copy(update={"segmenters": (next(iter(grid.segmenters)),)})
-    chosen = [cell for cell in _ordered(plan, wanted) if cell in cells]
-    title = spec.title or kind.title
-    if not chosen:
-        return BenchTable(name, title, list(REGION), [])
-    columns = columns_of(kind, plan.cells[chosen[0]].config)
-    blocks: dict[tuple[str, str], list[Cell]] = {}
-    for cell in chosen:
-        blocks.setdefault((cell.dataset, cell.labels), []).append(cell)
-    made = []
-    for members in blocks.values():
-        task = plan.cells[members[0]]
-        part = spec.part
-        images = tested_images(data[part if part in grid.transfer else task.group], part)
-        if not images.ids:  # no new images of known groups
-            continue
-        values = {cell: scores_of(cells[cell], images, part, [c["key"] for c in columns]) for cell in members}
-        made.append(_build_block(grid, spec, columns, values, images, task.config))
-    return BenchTable(name, title, columns, made)
-
-
-def _ordered(plan: Plan, wanted: Selection) -> list[Cell]:
-    """Cells of a selection: by place in the grid, then in the order in which the arms are wanted."""
-    arms = list(wanted.arms or ())
+def build_table(found: Outcome, spec: TableSpec) -> BenchTable:
+    """The table of a specification, of the cells that are finished."""
+    kind, plan, part = KINDS[spec.kind], found.plan, spec.part
+    arms, networks = spec.arms or tuple(kind.arms), spec.segmenters
+    if networks is None and not kind.networks:
+        networks = (next(iter(plan.grid.segmenters)),)
+    wanted = spec.model_copy(update={"arms": arms, "segmenters": networks})
+    evaluation = "test" if part in TESTED else part
+    cells = [cell for cell in found.selected(wanted) if evaluation in found.cells[cell].evaluations]
+    # By place in the grid, then in the order in which the arms are wanted.
     places = list(dict.fromkeys((cell.dataset, cell.labels, cell.segmenter) for cell in plan.cells))
+    cells.sort(key=lambda c: (places.index((c.dataset, c.labels, c.segmenter)), arms.index(c.method)))
 
-    def key(cell: Cell) -> tuple[int, int]:
-        return places.index((cell.dataset, cell.labels, cell.segmenter)), arms.index(cell.method)
-
-    return sorted(plan.selected(wanted), key=key)
+    columns = list(REGION)
+    if kind.boundary and cells:
+        columns = [column("hd95", "HD95"), column("assd", "ASSD")]
+        for t in plan.cells[cells[0]].config.evaluation.tolerances:
+            for key, label in (("bp", "B-P"), ("br", "B-R"), ("bf1", "B-F1")):
+                columns.append(column(f"{key}_{t:g}", f"{label}@{t:g}"))
+        columns.append(column("biou", "BIoU"))
+    members: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        members.setdefault((cell.dataset, cell.labels), []).append(cell)
+    blocks = []
+    for block in members.values():
+        images = found.tested(block[0], part)
+        if images:  # there may be no new images of known groups
+            blocks.append(_build_block(found, spec, columns, block, images))
+    return BenchTable(spec.stem, spec.title or kind.title, columns, blocks)
 
 
 def _build_block(
-    grid: Grid,
+    found: Outcome,
     spec: TableSpec,
     columns: Sequence[Column],
-    values: Mapping[Cell, np.ndarray],
-    images: Images,
-    config: Config,
+    cells: Sequence[Cell],
+    images: Sequence[Record],
 ) -> Block:
+    keys = [item["key"] for item in columns]
     rows: dict[tuple[str, str, str], dict[int, np.ndarray]] = {}
-    for cell, found in values.items():
-        rows.setdefault((cell.segmenter, cell.generator, cell.method), {})[cell.seed] = found
-    several = [len({key[0] for key in rows}) > 1, len({key[1] for key in rows} - {REAL}) > 1]
-    lines = {}
-    for key, seeds in rows.items():
-        means = {seed: [aggregate(list(c)).mean for c in found.T] for seed, found in seeds.items()}
-        spreads = {
-            item["key"]: spread_of([mean[place] for mean in means.values()])
-            for place, item in enumerate(columns)
-        }
-        lines[key] = Line(_label(grid, key, several), key[2], key[0], key[1], sorted(seeds), spreads)
-    _rank(list(lines.values()), columns)
-    ours = method_of([key[2] for key in rows])
-    for key in rows:
-        if key[2] == ours:
-            rivals = [k for k in rows if k != key and k[0] == key[0] and k[1] in (REAL, key[1])]
-            lines[key].rivals = _compare(rows, key, rivals, lines, columns, images)
-    cell = next(iter(values))
+    for cell in cells:
+        scores = found.scores(cell, images, keys, spec.part)
+        rows.setdefault((cell.segmenter, cell.generator, cell.method), {})[cell.seed] = scores
+    networks = {segmenter for segmenter, _, _ in rows}
+    generators = {generator for _, generator, _ in rows} - {REAL}
+    config = found.plan.cells[cells[0]].config
     source = spec.published or config.data.source
     theirs = published_table(spec.kind, source)
-    for (segmenter, _, method), line in lines.items():
+    lines = {}
+    for (segmenter, generator, method), seeds in rows.items():
+        label = found.plan.grid.label_of(method)
+        label = f"{segmenter}: {label}" if len(networks) > 1 else label
+        label = f"{label} ({generator})" if len(generators) > 1 and generator != REAL else label
+        means = [[aggregate(list(values)).mean for values in scores.T] for scores in seeds.values()]
+        spreads = {key: spread_of(values) for key, *values in zip(keys, *means, strict=True)}
+        line = Line(label, method, segmenter, generator, sorted(seeds), spreads)
         line.published = theirs.get(f"{segmenter}/{method}", theirs.get(method, {}))
-    notes = []
-    if any(line.published for line in lines.values()):
-        notes = [what_differs(config, cell.labels, source, [len(line.seeds) for line in lines.values()])]
-    groups = len(set(images.groups))
-    return Block(cell.dataset, cell.labels, len(images.ids), groups, list(lines.values()), notes)
+        lines[segmenter, generator, method] = line
 
-
-def _label(grid: Grid, key: tuple[str, str, str], several: Sequence[bool]) -> str:
-    segmenter, generator, method = key
-    label = grid.label_of(method) or label_of(method)
-    label = f"{segmenter}: {label}" if several[0] else label
-    return f"{label} ({generator})" if several[1] and generator != REAL else label
-
-
-def _rank(lines: Sequence[Line], columns: Sequence[Column]) -> None:
     for item in columns:
         key = item["key"]
-        means = {mean for line in lines if (mean := line.spreads[key]["mean"]) is not None}
-        order = sorted(means, reverse=item["higher_is_better"])[:2] if len(lines) > 1 else []
-        for line in lines:
+        defined = {mean for line in lines.values() if (mean := line.spreads[key]["mean"]) is not None}
+        best = sorted(defined, reverse=item["higher_is_better"])[:2] if len(lines) > 1 else []
+        for line in lines.values():
             mean = line.spreads[key]["mean"]
-            line.ranks[key] = order.index(mean) + 1 if mean in order else 0
+            line.ranks[key] = best.index(mean) + 1 if mean in best else 0
+    groups = [image.group for image in images]
+    ours = method_of([method for _, _, method in rows])
+    for (segmenter, generator, method), line in lines.items():
+        if method == ours:
+            line.rivals = _rivals(rows, (segmenter, generator, method), lines, keys, groups)
+    labels, notes = cells[0].labels, []
+    if any(line.published for line in lines.values()):
+        notes = [what_differs(config, labels, source, [len(line.seeds) for line in lines.values()])]
+    return Block(cells[0].dataset, labels, len(images), len(set(groups)), list(lines.values()), notes)
 
 
-def _compare(
+def _rivals(
     rows: Mapping[tuple[str, str, str], Mapping[int, np.ndarray]],
     ours: tuple[str, str, str],
-    rivals: Sequence[tuple[str, str, str]],
     lines: Mapping[tuple[str, str, str], Line],
-    columns: Sequence[Column],
-    images: Images,
+    metrics: Sequence[str],
+    groups: Sequence[str],
 ) -> dict[str, dict[str, Rival]]:
-    """Ours against each rival: the mean over the seeds that both have of the difference on each image."""
-    kept, parts = [], []
-    for rival in rivals:
-        if shared := sorted(rows[ours].keys() & rows[rival].keys()):
-            gains = np.stack([rows[ours][seed] - rows[rival][seed] for seed in shared])
-            kept.append(rival)
-            parts.append(gains.mean(0))
-    if not parts:
-        return {}
-    found = paired_differences(np.concatenate(parts, axis=1), images.groups)
-    table = [found[start : start + len(columns)] for start in range(0, len(found), len(columns))]
-    corrected = [holm([row[place].p for row in table]) for place in range(len(columns))]
-    return {
-        lines[rival].label: {
-            item["key"]: Rival(row[place], corrected[place][number]) for place, item in enumerate(columns)
-        }
-        for number, (rival, row) in enumerate(zip(kept, table, strict=True))
+    """Ours against each rival on the same network: the mean over the seeds that both have of the gain."""
+    gains = {}
+    for rival, scores in rows.items():
+        shared = sorted(rows[ours].keys() & scores.keys())
+        if rival != ours and rival[0] == ours[0] and rival[1] in (REAL, ours[1]) and shared:
+            gain = np.stack([rows[ours][seed] - scores[seed] for seed in shared])
+            gains[lines[rival].label] = gain.mean(0)
+    found = compare(list(gains.values()), groups)
+    return {name: dict(zip(metrics, row, strict=True)) for name, row in zip(gains, found, strict=True)}
+
+
+def compare(gains: Sequence[np.ndarray], groups: Sequence[str]) -> list[list[Rival]]:
+    """What (n, K) gains over each of several rivals on n images say about K metrics.
+
+    Args:
+        groups: n names, of the group that each image belongs to.
+    """
+    if not gains:
+        return []
+    found = iter(paired_differences(np.concatenate(gains, axis=1), groups))
+    table = [[next(found) for _ in gain.T] for gain in gains]
+    corrected = [holm([item.p for item in rivals]) for rivals in zip(*table, strict=True)]
+    return [
+        [Rival(item, p) for item, p in zip(row, p_values, strict=True)]
+        for row, p_values in zip(table, zip(*corrected, strict=True), strict=True)
+    ]
+
+
+# --- the figures of the paper -------------------------------------------------------------------------------
+
+
+@cache
+def published() -> dict[str, Any]:
+    """All tables, and the setting in which they were measured."""
+    text = (resources.files("mcpmix.bench") / "published.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def published_table(kind: str, dataset: str) -> Mapping[str, Figures]:
+    """The rows of a table on a data set: arm, or network/arm, to figures; empty if the paper has none."""
+    rows: Mapping[str, Figures] = published()["tables"].get(kind, {}).get(dataset, {})
+    return rows
+
+
+def what_differs(config: Config, labels: str, dataset: str, seeds: Sequence[int]) -> str:
+    """A note about the published figures: whose they are, and how our setting differs from theirs."""
+    paper = published()
+    ours = {
+        "data": config.data.source,
+        "labelled images": labels,
+        "pixels a side": config.data.size,
+        "network": config.segmenter.name,
+        "epochs": config.train.epochs,
+        "images a step": config.train.batch_size,
+        "seeds": " to ".join(str(count) for count in sorted({min(seeds), max(seeds)})),
     }
+    theirs = {
+        "data": dataset,
+        "labelled images": "all",
+        "pixels a side": paper["size"],
+        "network": paper["segmenter"],
+        "epochs": paper["epochs"],
+        "images a step": paper["batch_size"],
+        "seeds": str(paper["seeds"]),
+    }
+    listed = "; ".join(
+        f"{key}: {ours[key]}, theirs {theirs[key]}" for key in ours if ours[key] != theirs[key]
+    )
+    return (
+        f"† As published for {paper['sets'].get(dataset, dataset)}, not measured by us. The paper names no "
+        f"split, code or weights. What differs besides: {listed or 'nothing that the paper names'}."
+    )
 
 
 # --- to read ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Item:
+    """A cell of a sheet: its text, and what it is."""
+
+    text: str
+    mark: Mark = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table to read. A row has the length of the heading, or one item, which heads the rows below."""
+
+    title: str
+    heading: Sequence[str]
+    rows: Sequence[Sequence[Item]]
+    notes: Sequence[str] = ()
 
 
 def to_sheets(table: BenchTable) -> list[Sheet]:
@@ -292,52 +306,57 @@ def to_sheets(table: BenchTable) -> list[Sheet]:
         return [Sheet(table.title, ["method"], [], ["No cell of this table is finished."])]
     heading = ["method", *(f"{c['label']} {'↑' if c['higher_is_better'] else '↓'}" for c in table.columns)]
     rows: list[Sequence[Item]] = []
+    rival_rows: list[Sequence[Item]] = []
     notes = [
         "Mean ± standard deviation over seeds of the means over test images; bold: best, underlined: second. "
         "Region and boundary metrics in percent, distances in pixels."
     ]
     for block in table.blocks:
-        rows.append([Item(_block_title(block), "head")])
+        labels = "" if block.labels == "all" else f", {block.labels.replace('pc', ' %')} labelled"
+        title = f"{block.dataset}{labels}: {block.images} images of {block.groups} groups"
+        rows.append([Item(title, "head")])
         for line in block.lines:
-            cells = [
-                Item(spread_text(line.spreads[c["key"]]), ("", "best", "second")[line.ranks[c["key"]]])
-                for c in table.columns
-            ]
-            count = len(line.seeds)
-            rows.append([Item(f"{line.label}, {count} seed{'s' if count > 1 else ''}"), *cells])
-            if line.published:
-                theirs = [_theirs(line.published.get(c["key"])) for c in table.columns]
-                rows.append([Item(f"{line.label}, published†", "theirs"), *theirs])
-        notes += block.notes
-    return [Sheet(table.title, heading, rows, list(dict.fromkeys(notes))), *_rival_sheets(table)]
-
-
-def _block_title(block: Block) -> str:
-    labels = "" if block.labels == "all" else f", {block.labels.replace('pc', ' %')} labelled"
-    return f"{block.dataset}{labels}: {block.images} images of {block.groups} groups"
-
-
-def _theirs(value: Sequence[float | None] | None) -> Item:
-    if value is None or value[0] is None:
-        return Item("")
-    return Item(spread_text({"mean": value[0], "sd": value[1], "count": 0}), "theirs")
-
-
-def _rival_sheets(table: BenchTable) -> Iterator[Sheet]:
-    rows: list[Sequence[Item]] = []
-    for block in table.blocks:
-        for line in block.lines:
+            rows += _line_rows(line, table.columns)
             if line.rivals:
-                rows.append([Item(f"{line.label}, {_block_title(block)}", "head")])
-                rows += [_rival_row(block, line, c) for c in table.columns]
-    if rows:
+                rival_rows.append([Item(f"{line.label}, {title}", "head")])
+                for item in table.columns:
+                    name, rival = best_rival(block, line, item)
+                    gain = rival.difference
+                    texts = [
+                        item["label"],
+                        name,
+                        spread_text(spread_of([gain.mean]), signed=True),
+                        interval_text(gain.low, gain.high),
+                        interval_text(gain.group_low, gain.group_high),
+                        p_text(gain.p),
+                        p_text(rival.p_holm),
+                    ]
+                    rival_rows.append([Item(text) for text in texts])
+        notes += block.notes
+    sheets = [Sheet(table.title, heading, rows, list(dict.fromkeys(notes)))]
+    if rival_rows:
         heading = ["metric", "best rival", "difference", "95 % over images", "over groups", "p", "p, Holm"]
         note = (
             "Ours minus the rival on the same images with the same seeds, averaged over seeds. Intervals by "
             "bootstrap over images and over whole groups; p by Wilcoxon's signed-rank test over images, "
             "corrected by Holm over all rivals. They say nothing about the choice of seeds."
         )
-        yield Sheet(f"{table.title}: ours against the best rival", heading, rows, [note])
+        sheets.append(Sheet(f"{table.title}: ours against the best rival", heading, rival_rows, [note]))
+    return sheets
+
+
+def _line_rows(line: Line, columns: Sequence[Column]) -> list[list[Item]]:
+    """Our row and, where the paper has one, theirs below it."""
+    count = len(line.seeds)
+    ours = [Item(f"{line.label}, {count} seed{'s' if count > 1 else ''}")]
+    theirs = [Item(f"{line.label}, published†", "theirs")]
+    for item in columns:
+        key = item["key"]
+        ours.append(Item(spread_text(line.spreads[key]), ("", "best", "second")[line.ranks[key]]))
+        mean, sd = (*line.published.get(key, ()), None, None)[:2]
+        text = "" if mean is None else spread_text({"mean": mean, "sd": sd, "count": 0})
+        theirs.append(Item(text, "theirs" if text else ""))
+    return [ours, theirs] if line.published else [ours]
 
 
 def best_rival(block: Block, line: Line, item: Column) -> tuple[str, Rival]:
@@ -351,21 +370,6 @@ def best_rival(block: Block, line: Line, item: Column) -> tuple[str, Rival]:
 
     name = max(line.rivals, key=quality)
     return name, line.rivals[name][item["key"]]
-
-
-def _rival_row(block: Block, line: Line, item: Column) -> list[Item]:
-    name, rival = best_rival(block, line, item)
-    found = rival.difference
-    texts = [
-        item["label"],
-        name,
-        spread_text({"mean": None if math.isnan(found.mean) else found.mean, "sd": None, "count": 0}, True),
-        interval_text(found.low, found.high),
-        interval_text(found.group_low, found.group_high),
-        p_text(found.p),
-        p_text(rival.p_holm),
-    ]
-    return [Item(text) for text in texts]
 
 
 def interval_text(low: float, high: float) -> str:
@@ -390,7 +394,6 @@ def to_rows(table: BenchTable) -> list[dict[str, object]]:
                 key = item["key"]
                 mean, sd = (*line.published.get(key, []), None, None)[:2]
                 rival = next((o.rivals[line.label][key] for o in ours if line.label in o.rivals), None)
-                found = rival.difference if rival else None
                 rows.append(
                     {
                         "dataset": block.dataset,
@@ -405,12 +408,8 @@ def to_rows(table: BenchTable) -> list[dict[str, object]]:
                         "rank": line.ranks[key] or None,
                         "published_mean": mean,
                         "published_sd": sd,
-                        "ours_minus": found.mean if found else None,
-                        "low": found.low if found else None,
-                        "high": found.high if found else None,
-                        "group_low": found.group_low if found else None,
-                        "group_high": found.group_high if found else None,
-                        "p": found.p if found else None,
+                        "ours_minus": rival.difference.mean if rival else None,
+                        **{name: getattr(rival.difference, name) if rival else None for name in _DETAILS},
                         "p_holm": rival.p_holm if rival else None,
                     }
                 )

@@ -4,29 +4,27 @@ The answer takes all comparisons into account, by Holm's correction, and says no
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from mcpmix.bench.cells import Scored
-from mcpmix.bench.driver import Outcome
-from mcpmix.bench.grid import Grid, Method
-from mcpmix.bench.plan import Plan, expand
-from mcpmix.bench.sheets import Item, Sheet, to_markdown
-from mcpmix.bench.state import Cell
-from mcpmix.bench.tables import Images, interval_text, p_text, plain, scores_of, tested_images
+from mcpmix.bench.cells import Outcome
+from mcpmix.bench.figures import Drawn, keep
+from mcpmix.bench.grid import Grid, Method, Plan, expand
+from mcpmix.bench.page import to_markdown, write_page
+from mcpmix.bench.tables import Item, Sheet, compare, interval_text, p_text, plain
 from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError
-from mcpmix.core.stage_folder import Artifact, write_json, write_text
+from mcpmix.core.files import write_json, write_text
 from mcpmix.core.training import JsonLines
 from mcpmix.data.splits import KNOWN
-from mcpmix.metrics.statistics import Difference, aggregate, bootstrap_intervals, holm, paired_differences
-from mcpmix.report import render_page
+from mcpmix.metrics.statistics import Difference, aggregate, bootstrap_intervals
 from mcpmix.report.arms import label_of
-from mcpmix.report.charts import new_figure, svg_of
-from mcpmix.report.tables import HEADLINE, caution
+from mcpmix.report.charts import new_figure
+from mcpmix.report.sentences import caution
+from mcpmix.report.tables import HEADLINE
 
 REAL_ONLY, LEARNT = "full-sup", "mcpmix-rla"
 _DOSES = (0.25, 0.5, 1.0)  # of rla.s_max: the largest share of fixed mixing
@@ -78,15 +76,12 @@ def make_plan(config: Config, out: Path) -> Plan:
     """The comparison as a grid: the run's own inputs, its seeds, and a few fixed shares beside RLA."""
     if not config.train.seeds:
         raise ConfigError("train.seeds: empty; name at least one")
-    shares = {dose_name(dose * config.rla.s_max): dose * config.rla.s_max for dose in _DOSES}
-    methods = {
-        name: Method(
-            arm="mcpmix",
-            label=f"fixed mixing up to {share:.3g}",
-            settings={"rla": {"s_max": round(share, 4)}},
-        )
-        for name, share in shares.items()
-    }
+    methods = {}
+    for dose in _DOSES:
+        share = dose * config.rla.s_max
+        settings = {"rla": {"s_max": round(share, 4)}}
+        label = f"fixed mixing up to {share:.3g}"
+        methods[f"mcpmix-{share:.4g}"] = Method(arm="mcpmix", label=label, settings=settings)
     grid = Grid(
         name=config.name,
         base=config.model_dump(mode="json"),
@@ -95,79 +90,63 @@ def make_plan(config: Config, out: Path) -> Plan:
         seeds=config.train.seeds,
     )
     plan = expand(grid, out)
-    (group,) = plan.groups.values()
     # The run's own folder: what it has made is reused, its segmenters too.
     place = {"output": config.output, "name": config.name}
-    groups = {
-        name: type(group)(item.config.model_copy(update=place), item.share)
-        for name, item in plan.groups.items()
-    }
-    cells = {
-        cell: type(task)(task.arm, task.config.model_copy(update=place), task.group)
-        for cell, task in plan.cells.items()
-    }
-    return Plan(grid, out, groups, cells, {})
+    return replace(
+        plan,
+        groups={
+            name: replace(group, config=group.config.model_copy(update=place))
+            for name, group in plan.groups.items()
+        },
+        cells={
+            cell: replace(task, config=task.config.model_copy(update=place))
+            for cell, task in plan.cells.items()
+        },
+    )
 
 
-def dose_name(share: float) -> str:
-    """The name of a fixed largest share: `mcpmix-0.35`."""
-    return f"mcpmix-{share:.4g}"
-
-
-def judge(plan: Plan, cells: Mapping[Cell, Scored], data: Artifact) -> list[Verdict]:
-    """A verdict on unseen groups, and one on known groups if there are images of these."""
-    verdicts = []
-    for part in ("test", KNOWN):
-        images = tested_images(data, part)
-        if images.ids:
-            verdicts.append(_judge_part(plan, cells, images, part))
-    return verdicts
-
-
-def _judge_part(plan: Plan, cells: Mapping[Cell, Scored], images: Images, part: str) -> Verdict:
+def judge(found: Outcome, part: str) -> Verdict | None:
+    """What the images of a test part say; None if there are none."""
+    images = found.tested(next(iter(found.cells)), part)
+    if not images:
+        return None
     scores: dict[str, dict[int, np.ndarray]] = {}
-    for cell, scored in cells.items():
-        scores.setdefault(cell.method, {})[cell.seed] = scores_of(scored, images, part, [HEADLINE])[:, 0]
+    shares: dict[str, list[float]] = {}
+    for cell, scored in found.cells.items():
+        values = found.scores(cell, images, [HEADLINE], part)
+        scores.setdefault(cell.method, {})[cell.seed] = values
+        log = JsonLines(scored.segmenter / "log.jsonl").rows()
+        shares.setdefault(cell.method, []).extend(row["s"] for row in log if "s" in row)
     reference = scores[REAL_ONLY]
-    methods = [method for method in plan.grid.arms if method != REAL_ONLY and method in scores]
-    gains = {
-        method: np.stack([scores[method][s] - reference[s] for s in scores[method] if s in reference])
-        for method in methods
-    }
-    found = paired_differences(np.stack([gain.mean(0) for gain in gains.values()], axis=1), images.groups)
-    corrected = holm([item.p for item in found])
-    groups = len(set(images.groups))
+    gains = {}
+    for method in found.plan.grid.arms:
+        if method != REAL_ONLY and method in scores:
+            shared = [seed for seed in scores[method] if seed in reference]
+            gains[method] = np.stack([scores[method][seed] - reference[seed] for seed in shared])
+    names = [image.group for image in images]
+    groups = len(set(names))
     by_groups = groups >= _FEWEST_GROUPS
     doses = []
-    for (method, gain), item, p_holm in zip(gains.items(), found, corrected, strict=True):
+    compared = compare([gain.mean(0) for gain in gains.values()], names)
+    for (method, gain), (rival,) in zip(gains.items(), compared, strict=True):
+        item = rival.difference
         low, high = (item.group_low, item.group_high) if by_groups else (item.low, item.high)
-        ahead = sum(aggregate(row.tolist()).mean > 0 for row in gain)
-        mean = aggregate(np.mean(list(scores[method].values()), axis=0).tolist()).mean
-        label = plan.grid.label_of(method) or label_of(method)
-        share = _share(cells, method)
-        doses.append(Dose(method, label, share, mean, item, p_holm, low, high, ahead, len(gain)))
-    alone = np.mean(list(reference.values()), axis=0)[:, None]
-    low, high = bootstrap_intervals(alone, groups=images.groups if by_groups else None)[0]
+        ahead = sum(aggregate(row[:, 0].tolist()).mean > 0 for row in gain)
+        mean = aggregate(np.mean(list(scores[method].values()), axis=0)[:, 0].tolist()).mean
+        label, share = found.plan.grid.label_of(method), float(np.mean(shares[method]))
+        doses.append(Dose(method, label, share, mean, item, rival.p_holm, low, high, ahead, len(gain)))
+    alone = np.mean(list(reference.values()), axis=0)
+    low, high = bootstrap_intervals(alone, groups=names if by_groups else None)[0]
     return Verdict(
         part,
-        len(images.ids),
+        len(images),
         groups,
         by_groups,
         aggregate(alone[:, 0].tolist()).mean,
         (float(low), float(high)),
         doses,
-        sentence(doses, part, f"{groups} groups" if by_groups else f"{len(images.ids)} images"),
+        sentence(doses, part, f"{groups} groups" if by_groups else f"{len(images)} images"),
     )
-
-
-def _share(cells: Mapping[Cell, Scored], method: str) -> float:
-    """The mean share of the synthetic image over epochs and seeds, as trainings have logged it."""
-    logs = [
-        JsonLines(scored.segmenter / "log.jsonl").rows()
-        for cell, scored in cells.items()
-        if cell.method == method
-    ]
-    return float(np.mean([row["s"] for rows in logs for row in rows if "s" in row]))
 
 
 def sentence(doses: Sequence[Dose], part: str, over: str) -> str:
@@ -200,35 +179,25 @@ def sentence(doses: Sequence[Dose], part: str, over: str) -> str:
 # --- to read ------------------------------------------------------------------------------------------------
 
 
-def write_verdict(plan: Plan, found: Outcome) -> tuple[list[Verdict], Path]:
+def write_verdict(found: Outcome) -> tuple[list[Verdict], Path]:
     """Write verdict.json, verdict.md, a dose-response plot for each part, and the page."""
-    (made,) = found.groups.values()
-    verdicts = judge(plan, found.cells, next(iter(made.inputs.values())).dataset)
-    sheets, figures = {}, []
-    for verdict in verdicts:
-        name = f"dose-response-{verdict.part}"
-        sheets[name] = [to_sheet(verdict)]
-        figures.append({"name": name, **_draw(verdict, name, plan.out)})
+    plan = found.plan
+    verdicts = [item for part in ("test", KNOWN) if (item := judge(found, part)) is not None]
+    names = [f"dose-response-{verdict.part}" for verdict in verdicts]
+    sheets = [to_sheet(verdict) for verdict in verdicts]
     write_json(plan.out / "verdict.json", [plain(asdict(verdict)) for verdict in verdicts])
     lines = [f"# {plan.grid.name}: do synthetic images help?\n", *(f"{v.sentence}\n" for v in verdicts)]
-    write_text(plan.out / "verdict.md", "\n".join([*lines, *(to_markdown(s[0]) for s in sheets.values())]))
-    page = render_page(
-        "bench.html.j2",
-        grid=plan.grid,
+    write_text(plan.out / "verdict.md", "\n".join([*lines, *map(to_markdown, sheets)]))
+    page = write_page(
+        found,
+        "verdict.html",
+        sheets={name: [sheet] for name, sheet in zip(names, sheets, strict=True)},
+        figures=[draw_doses(verdict, name, plan.out) for verdict, name in zip(verdicts, names, strict=True)],
         kicker="MCPMix verdict",
         sentences=[verdict.sentence for verdict in verdicts],
-        sheets=sheets,
-        figures=figures,
-        missing=[],
-        failures=found.failures,
-        finished=len(found.cells),
-        cells=len(plan.cells),
         caution=caution(len(plan.grid.seeds)),
-        settings="",
-        versions={},
     )
-    write_text(plan.out / "verdict.html", page)
-    return verdicts, plan.out / "verdict.html"
+    return verdicts, page
 
 
 def to_sheet(verdict: Verdict) -> Sheet:
@@ -251,7 +220,8 @@ def to_sheet(verdict: Verdict) -> Sheet:
     return Sheet(where, heading, rows, [note])
 
 
-def _draw(verdict: Verdict, name: str, out: Path) -> dict[str, str]:
+def draw_doses(verdict: Verdict, name: str, folder: Path) -> Drawn:
+    """Gain over share: fixed shares as a line, the learnt one as a point."""
     fixed = sorted((d for d in verdict.doses if d.method != LEARNT), key=lambda d: d.share)
     learnt = [d for d in verdict.doses if d.method == LEARNT]
     with new_figure(5.6, 3.4) as figure:
@@ -267,8 +237,10 @@ def _draw(verdict: Verdict, name: str, out: Path) -> dict[str, str]:
         axes.set(xlabel="mean share of the synthetic image", xlim=(0, None))
         axes.set_ylabel("DSC minus real only (points)")
         axes.legend(fontsize=7, frameon=False)
-        figure.savefig(out / f"{name}.png", dpi=150)
-        svg = svg_of(figure, name)
-    title = "Dose and response, " + ("known groups" if verdict.part == KNOWN else "unseen groups")
-    caption = "Difference in DSC from real images alone with the same seeds, with 95 % bootstrap intervals."
-    return {"title": title, "caption": caption, "svg": svg}
+        return keep(
+            figure,
+            folder,
+            name,
+            f"Dose and response, {'known' if verdict.part == KNOWN else 'unseen'} groups",
+            "Difference in DSC from real images alone with the same seeds, with 95 % bootstrap intervals.",
+        )

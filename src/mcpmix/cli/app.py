@@ -85,7 +85,7 @@ def report_error(error: Exception, debug: bool = False) -> int:
     if isinstance(error, InterruptedRunError):
         _say("\nstopped; run the same command again to resume")
         return 128 + _stopped_by
-    from mcpmix.core.stage_folder import storage_errors
+    from mcpmix.core.files import storage_errors
 
     try:  # a full or read-only disk has its message wherever it is met
         with storage_errors(Path(getattr(error, "filename", None) or os.curdir)):

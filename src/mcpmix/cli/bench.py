@@ -12,9 +12,9 @@ from mcpmix.cli.stages import ConfigFile, Overrides
 from mcpmix.core.errors import TrainingError
 
 if TYPE_CHECKING:
-    from mcpmix.bench.driver import Outcome
+    from mcpmix.bench.cells import Outcome
     from mcpmix.bench.engines import EngineName
-    from mcpmix.bench.plan import Plan
+    from mcpmix.bench.grid import Plan
 
 _REFRESH = 5.0  # seconds between two looks of --status
 
@@ -42,8 +42,7 @@ def bench(
     code is then not 0.
     """
     _require_engine(engine)
-    from mcpmix.bench.grid import load_grid
-    from mcpmix.bench.plan import expand
+    from mcpmix.bench.grid import expand, load_grid
 
     loaded = load_grid(grid, overrides or ())
     plan = expand(loaded, out or Path("runs") / loaded.name)
@@ -55,7 +54,12 @@ def bench(
     elif status:
         _watch(plan)
     else:
-        _run(plan, engine)
+        from mcpmix.bench.page import require_packages
+
+        require_packages(plan)
+        found = _work(plan, engine, draw=True)
+        typer.echo(f"\n{len(found.cells)} of {len(plan.cells)} cells finished: {plan.out / 'index.html'}")
+        _report_failures(found)
 
 
 def verdict(
@@ -78,7 +82,7 @@ def verdict(
     plan = make_plan(settings, settings.folder / VERDICT)
     found = _work(plan, engine)
     _report_failures(found)
-    verdicts, page = write_verdict(plan, found)
+    verdicts, page = write_verdict(found)
     for item in verdicts:
         typer.echo(f"\n{item.sentence}")
     typer.echo(f"\nverdict: {page}")
@@ -87,15 +91,6 @@ def verdict(
 def _require_engine(name: str) -> None:
     if name not in ("local", "ray"):
         raise typer.BadParameter(f"--engine takes local or ray, got {name}.")
-
-
-def _run(plan: "Plan", engine: str) -> None:
-    from mcpmix.bench.page import require_packages
-
-    require_packages(plan)
-    found = _work(plan, engine, draw=True)
-    typer.echo(f"\n{len(found.cells)} of {len(plan.cells)} cells finished: {plan.out / 'index.html'}")
-    _report_failures(found)
 
 
 def _work(plan: "Plan", engine: "EngineName | str", *, draw: bool = False) -> "Outcome":
@@ -108,7 +103,7 @@ def _work(plan: "Plan", engine: "EngineName | str", *, draw: bool = False) -> "O
     with shown_progress() as bars, claimed(plan, bars) as progress:
         found = run_grid(plan, opened, progress)
         if draw:
-            write_results(plan, found, opened, progress)
+            write_results(found, opened, progress)
     return found
 
 

@@ -152,12 +152,12 @@ def groups(
     the page and correct the table: this command sees pictures, not patients.
     """
     from mcpmix.core.errors import StorageError
-    from mcpmix.core.stage_folder import storage_errors, write_text
+    from mcpmix.core.files import storage_errors, write_text
+    from mcpmix.data.audit import inspect_all
+    from mcpmix.data.convert import write_groups
     from mcpmix.data.dataset import load_collection
-    from mcpmix.data.facts import inspect_all
     from mcpmix.data.groups import guess_groups
-    from mcpmix.data.tables import write_groups
-    from mcpmix.report.groups import as_page
+    from mcpmix.report.data_pages import groups_page
 
     sheets = page or out.with_suffix(".html")
     for file in (out, sheets):
@@ -175,7 +175,7 @@ def groups(
     guess = guess_groups(facts)
     with storage_errors(out.parent):
         write_groups(out, guess.group_of, guessed=True)
-        write_text(sheets, as_page(facts, guess, out.name))
+        write_text(sheets, groups_page(facts, guess, out.name))
     for line in guess.lines():
         typer.echo(line)
     typer.echo(

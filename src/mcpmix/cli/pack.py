@@ -9,7 +9,7 @@ import typer
 from mcpmix.cli.screen import show_table, shown_progress
 
 if TYPE_CHECKING:
-    from mcpmix.pack.wheels import Target
+    from mcpmix.pack.installation import Target
 
 
 def pack(
@@ -50,14 +50,15 @@ def pack(
         raise typer.BadParameter("--platform needs --python, e.g. --python 3.11, or --wheels.")
     from mcpmix.pack.archive import write_archive
 
-    with TemporaryDirectory(dir=_existing(out.parent)) as place, shown_progress() as progress:
+    # Beside the archive, because wheels are larger than many temporary folders.
+    beside = next(folder for folder in (out.parent, *out.absolute().parents) if folder.is_dir())
+    with TemporaryDirectory(dir=beside) as place, shown_progress() as progress:
         if run is not None:
             from mcpmix.pack.results import results
 
             members, facts = results(run)
         else:
-            from mcpmix.pack.installation import installation
-            from mcpmix.pack.wheels import Target, own_wheel, this_python
+            from mcpmix.pack.installation import Target, installation, own_wheel, this_python
 
             target, extras = Target(python or this_python(), tuple(platform or ())), extra or []
             own = own_wheel(Path(place))
@@ -77,13 +78,9 @@ def pack(
     typer.echo(f"there: tar -xf {out.name} && cd {out.stem} && python3 unpack.py")
 
 
-def _existing(folder: Path) -> Path:
-    """The folder itself or the nearest one around it: wheels are larger than many temporary folders."""
-    return next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-
-
 def _fetch(own: Path, extras: list[str], target: "Target", folder: Path, yes: bool) -> None:
-    from mcpmix.pack.wheels import fetch_wheels, list_needed
+    """Show what pip would fetch, ask, and fetch it."""
+    from mcpmix.pack.installation import fetch_wheels, list_needed
 
     needed = list_needed(own, extras, target)
     rows = [

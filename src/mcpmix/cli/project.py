@@ -111,7 +111,7 @@ def check(
 
     settings = load_config(config, overrides or ())  # first: its problems are cheap to find
     if fix is not None:
-        from mcpmix.core.stage_folder import require_new
+        from mcpmix.core.files import require_new
 
         require_new(fix)  # before the images are examined, which takes a while
     from mcpmix.preflight import check as examine
@@ -121,9 +121,9 @@ def check(
     for name, text in result.facts.items():
         typer.echo(f"{name}: {text}")
     if result.audit is not None:
-        from mcpmix.report.audit import as_lines
+        from mcpmix.report.data_pages import audit_lines
 
-        for line in as_lines(result.audit, errors=False):
+        for line in audit_lines(result.audit, errors=False):
             typer.echo(line)
     if page is not None:
         _write_page(page, result.audit, settings.name)
@@ -146,15 +146,15 @@ def check(
 
 def _write_page(page: Path, audit: "Audit | None", name: str) -> None:
     """Write the page with all findings about the images, if they could be examined, and say so."""
-    from mcpmix.core.stage_folder import storage_errors, write_text
-    from mcpmix.report.audit import as_page
+    from mcpmix.core.files import storage_errors, write_text
+    from mcpmix.report.data_pages import audit_page
 
     if audit is None:
         typer.echo(f"{page} is not written: the images and masks must fit together first", err=True)
         return
     with storage_errors(page.parent):
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_text(page, as_page(audit, name))
+        write_text(page, audit_page(audit, name))
     typer.echo(f"findings about the images: {page}")
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mcpmix.core.files import read_json
 from mcpmix.core.progress import Advance, Progress
-from mcpmix.core.reading import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcpmix.config import Config
     from mcpmix.core.stage_folder import Artifact
     from mcpmix.run import Run
-    from mcpmix.segmenter.cells import Cell
+    from mcpmix.segmenter.arms import Cell
 
 ConfigFile = Annotated[
     Path,
@@ -87,7 +87,7 @@ def synthesize(
         if not name or not replica.isdecimal():
             raise ConfigError(f"--only takes ID:REPLICA, as p000_f01:2, got {text!r}.")
     settings = _load(config, overrides)
-    from mcpmix.generator.bank import write_synthetic
+    from mcpmix.generator.ledger import write_synthetic
     from mcpmix.preflight import require_settings
     from mcpmix.replay import remake
 
@@ -122,7 +122,7 @@ def report(
         return
     from mcpmix.config_file import without_places
     from mcpmix.core.errors import ConfigError, did_you_mean
-    from mcpmix.core.stage_folder import make_folder, storage_errors, write_text
+    from mcpmix.core.files import make_folder, storage_errors, write_text
     from mcpmix.report.checklist import checklist_names, fill_checklist
     from mcpmix.report.report import Results
 
@@ -208,7 +208,8 @@ def _load(config: Path, overrides: list[str] | None) -> "Config":
 
 
 def _make(config: "Config", until: str, yes: bool = False, told: list[str] | None = None) -> "Run":
-    from mcpmix.core.stage_folder import asked_before_redoing, make_folder, storage_errors, write_json
+    from mcpmix.core.files import make_folder, storage_errors, write_json
+    from mcpmix.core.stage_folder import asked_before_redoing
     from mcpmix.preflight import require_settings
     from mcpmix.run import run
 

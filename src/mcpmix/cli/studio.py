@@ -1,6 +1,7 @@
 """The command that opens the web page of runs."""
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,7 @@ def studio(
     from mcpmix.core.errors import DependencyError
 
     try:
-        from mcpmix.studio.server import address, bind, build_app, make_server, new_token
+        from mcpmix.studio.server import address, bind, build_app, make_server
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("mcpmix"):
             raise
@@ -38,7 +39,7 @@ def studio(
             f"The studio needs the package {error.name}, which is not installed. Get it with "
             "`pip install 'mcpmix[studio]'`."
         ) from error
-    token = new_token()
+    token = secrets.token_urlsafe(24)
     app = build_app(runs, token, read_only=read_only, host=host)
     listener = bind(host, port)
     typer.echo(f"studio of {runs}: {address(listener, token)}\nCtrl+C ends it.")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from mcpmix.core.stage_folder import written
+from mcpmix.core.files import written
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,8 @@ A manifest lists every file with its size and digest and is itself sealed, so th
 changed unseen (docs/integrity.md).
 """
 
-import errno
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -20,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from importlib import metadata
 from itertools import count
 from pathlib import Path
@@ -28,16 +25,24 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from mcpmix.core.errors import McpmixError, StorageError, TrainingError, bullet_list
+from mcpmix.core.errors import StorageError, bullet_list
+from mcpmix.core.files import (
+    digest_once,
+    file_digest,
+    follow_umask,
+    is_stray,
+    make_folder,
+    read_json,
+    storage_errors,
+    write_json,
+)
 from mcpmix.core.progress import Progress
-from mcpmix.core.reading import is_stray, read_json
 
 MANIFEST = "manifest.json"
 _KEY = "key.json"
 _PARTIAL = ".partial"
 _VERSIONED = ("mcpmix", "torch", "diffusers", "transformers", "numpy")
 _FILES, _SCRATCH, _SEAL = "files", "scratch", "seal"  # in a manifest
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # of torch, by device
 _MOST_NAMED = 10  # changed files in a message
 _ABSENT = "absent"
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -48,24 +53,6 @@ def digest_of(value: object) -> str:
     """SHA-256 of a JSON-like value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def digest_once(path: Path) -> str:
-    """SHA-256 of a file's bytes, computed once per process while its size and times stay the same."""
-    state = path.stat()
-    return _digest(path.absolute(), (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
-
-
-@lru_cache(maxsize=2**16)
-def _digest(path: Path, state: tuple[int, ...]) -> str:
-    del state
-    return file_digest(path)
 
 
 @dataclass(frozen=True)
@@ -250,7 +237,7 @@ class Workspace:
         without = [path.relative_to(self.folder).as_posix() for path in spent]
         paths = {name: self.folder / name for name in _files_in(self.folder, without)}
         for path in paths.values():
-            _grant(path)
+            follow_umask(path)
         started = (self.folder / _KEY).stat().st_mtime  # from the first start, pauses included
         manifest: dict[str, Any] = {
             "digest": self.key.digest,
@@ -309,123 +296,6 @@ def locked(target: Path) -> Iterator[None]:
             yield
         finally:
             lock.release()
-
-
-@contextmanager
-def storage_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of disk and memory into messages a user can act on; all others pass."""
-    try:
-        yield
-    except McpmixError:
-        raise
-    except Exception as error:
-        # safetensors gives the operating system's number in its text only
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"The disk that holds {folder} is full. Finished stages and the last checkpoint are kept: "
-                "free some space and run the same command again."
-            ) from error
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
-            place = getattr(error, "filename", None) or folder
-            raise StorageError(
-                f"Cannot write to {place}: {os.strerror(number)}. Change its permissions, or choose another "
-                "folder."
-            ) from error
-        if number in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
-            place = str(getattr(error, "filename", None) or folder)
-            raise StorageError(
-                f"{place if len(place) < 200 else place[:200] + '...'} cannot be used as a path: "
-                f"{os.strerror(number)}. Choose another."
-            ) from error
-        if number == errno.ENOENT and (gone := _disappeared(folder, getattr(error, "filename", None))):
-            raise StorageError(
-                f"The folder {gone} has disappeared while it was in use. Bring it back, or run the same "
-                "command again to redo what was in it."
-            ) from error
-        if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
-            raise TrainingError(
-                f"Memory ran out: {str(error).splitlines()[0] if str(error) else 'no more to have'}. Lower "
-                "batch_size of the section at work, data.size or runtime.jobs; what is finished is kept."
-            ) from error
-        raise
-
-
-def _disappeared(folder: Path, name: object) -> Path | None:
-    """The outermost folder that is missing around a file, or around a stage's folder; None if all exist."""
-    inner = Path(os.fsdecode(name)).parent if isinstance(name, str | bytes) else folder.parent
-    for place in reversed([inner, *inner.parents]):
-        if not place.is_dir():
-            return place
-    return None
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write JSON whole or not at all."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    with written(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file or folder, which replaces `path` unless an error occurs.
-
-    It never appears half-written, and after an error or a kill `path` is unchanged. The folder around it must
-    exist; a folder at `path` must be empty.
-    """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        yield path  # a device or pipe, such as /dev/stdout: written to, never replaced
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    if temporary.is_dir():  # a kill has left it; a file is simply overwritten
-        shutil.rmtree(temporary)
-    try:
-        yield temporary
-        if temporary.is_file():
-            _grant(temporary)
-        temporary.replace(path)
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        temporary.unlink(missing_ok=True)
-
-
-def _grant(path: Path) -> None:
-    """Give a file the permissions of the user's umask; safetensors lets only the owner read."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    if path.stat().st_mode & 0o777 == 0o600 != 0o666 & ~mask:
-        path.chmod(0o666 & ~mask)
-
-
-def require_new(path: Path) -> None:
-    """Refuse an output folder that holds something."""
-    if path.is_dir() and any(path.iterdir()):
-        raise StorageError(f"{path} is not empty. Choose another folder.")
-
-
-def new_folder(path: Path) -> Path:
-    """Make the output folder of a command, with those around it."""
-    require_new(path)
-    with storage_errors(path):
-        make_folder(path)
-    return path
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder with those around it; a file in the way is a StorageError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise StorageError(
-            f"Cannot make the folder {folder}: a file is in the way. Choose another name or folder."
-        ) from error
 
 
 def _supersede(folder: Path) -> None:

@@ -10,11 +10,12 @@ import json
 import math
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,11 +26,12 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from torch.optim.swa_utils import AveragedModel
 
 from mcpmix.core.errors import DependencyError, ModelError, StorageError, TrainingError
+from mcpmix.core.files import parse_json, write_text, written
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.reading import parse_json
-from mcpmix.core.stage_folder import place_in_stage, write_text, written
+from mcpmix.core.stage_folder import place_in_stage
 
 State = Any  # nested dict / list / tuple of tensors and JSON scalars
+T = TypeVar("T")
 
 _FORMAT = "mcpmix-state-1"
 _SHOWN_STEPS = 20  # whose mean loss is on the screen
@@ -198,6 +200,21 @@ def does_not_fit(checkpoint: Path, error: Exception) -> ModelError:
     """What to say of a checkpoint that is whole, but not one of what is trained here."""
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return ModelError(f"The checkpoint {checkpoint} does not fit ({reason}). Delete it to start over.")
+
+
+def one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items in the same order, each made in a background thread while the one before is in use.
+
+    Whoever makes the items must not read what the user of the items changes. An error in making an item is
+    raised where the item would have come; when the user stops early, the item in the making is waited for.
+    Only the background thread calls `next(items)`.
+    """
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield item  # type: ignore[misc]  # anything but `end` is a T
 
 
 class JsonLines:

@@ -24,9 +24,9 @@ from typing import IO, Any
 from filelock import FileLock
 
 from mcpmix.core.errors import DataError, McpmixError, StorageError, bullet_list
+from mcpmix.core.files import digest_once, expanded, storage_errors, written
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.reading import expanded
-from mcpmix.core.stage_folder import digest_of, digest_once, storage_errors, written
+from mcpmix.core.stage_folder import digest_of
 
 MARK = ".unpacked-"  # in the names of folders that were unpacked here
 _CACHE = "MCPMIX_CACHE"
@@ -197,7 +197,18 @@ def _zip_members(archive: Path, raw: io.BufferedReader, folder: Path, most: int)
     """The members, after the archive was refused by what it says of itself."""
     with zipfile.ZipFile(raw) as file:
         infos = file.infolist()
-        if problems := [problem for info in infos if (problem := _zip_problem(info))]:
+        problems = []
+        for info in infos:
+            if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                problems.append(f"{info.filename!r} is a link or a device")
+            elif info.flag_bits & 1:
+                problems.append(f"{info.filename!r} needs a password")
+            elif info.compress_type not in _METHODS:
+                method = info.compress_type
+                problems.append(f"{info.filename!r} is packed by method {method}, which is not read here")
+            elif problem := _name_problem(info.filename):
+                problems.append(problem)
+        if problems:
             raise _refused(archive, problems)
         size, free = sum(info.file_size for info in infos), shutil.disk_usage(folder).free
         if size > most:
@@ -210,16 +221,6 @@ def _zip_members(archive: Path, raw: io.BufferedReader, folder: Path, most: int)
         for info in infos:
             with nullcontext() if info.is_dir() else file.open(info) as stream:
                 yield info.filename, info.file_size, stream
-
-
-def _zip_problem(info: zipfile.ZipInfo) -> str:
-    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        return f"{info.filename!r} is a link or a device"
-    if info.flag_bits & 1:
-        return f"{info.filename!r} needs a password"
-    if info.compress_type not in _METHODS:
-        return f"{info.filename!r} is packed by method {info.compress_type}, which is not read here"
-    return _name_problem(info.filename)
 
 
 def _tar_members(archive: Path, raw: io.BufferedReader, folder: Path, most: int) -> Iterator[_Member]:

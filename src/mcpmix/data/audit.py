@@ -1,15 +1,194 @@
-"""The audit of a data set: what is wrong with it, from what its files show."""
+"""The audit of a data set: what the files of each sample show, decoded once, and what is wrong with them.
 
+The facts also serve the guess of groups and repaired copies.
+"""
+
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
-from mcpmix.data.facts import Facts
-from mcpmix.data.likeness import USUAL_SHARE, Match, closest, feature_matches, matches
+from mcpmix.core.device import core_count
+from mcpmix.core.pixels import Pixels, outline
+from mcpmix.core.progress import SILENT, Progress
+from mcpmix.data.leakage import USUAL_SHARE, Floats, Match, closest, feature_matches, look_of, matches
+from mcpmix.data.sample import Sample, pixel_digest, read_pair
+
+Phi = Callable[[Pixels], Floats]
+"""A feature network: from (N, 128, 128, 3) uint8 to (N, F) float32."""
+
+_BATCH = 32  # images at a time
+_THUMBNAIL = 96  # pixels, longer side
+_YELLOW = (255, 220, 0)
+_ORIENTATION = 0x0112
+ENDINGS = {  # by format, the usual one first
+    "PNG": (".png",),
+    "JPEG": (".jpg", ".jpeg"),
+    "MPO": (".jpg", ".jpeg"),
+    "TIFF": (".tif", ".tiff"),
+    "BMP": (".bmp",),
+}
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._+-]+")
+_CORNER = 0.14  # of the sides
+_LEAST_SIDE = 32  # pixels, below which nothing can be read
+_INK = 235  # grey level from which a pixel may be text
+_STEP = 90  # levels by which text differs from what is next to it
+_LEAST_STROKES, _MOST_INK = 0.05, 0.35  # shares of a corner
+_TINY, _HUGE = 0.0005, 0.9  # shares of the image at which a lesion is worth a look
+_PHI_SIDE = 128  # pixels of the squares that phi sees
+_COLOURS = 16  # levels of each channel in a histogram of colours
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the files of a sample show."""
+
+    sample: Sample
+    errors: tuple[str, ...] = ()  # why it cannot be used
+    oddities: tuple[str, ...] = ()  # keys of `_ODDITIES`
+    digest: str = ""  # `pixel_digest` of the image; if a file cannot be read, empty like all below
+    mask_digest: str = ""  # the same of the mask
+    width: int = 0
+    height: int = 0
+    levels: int = 0  # number of grey levels in the mask file
+    area: float = 0.0  # share of the image that is lesion, 0..1
+    border: float = 0.0  # share of the pixels at the edge of the image that are lesion, 0..1
+    centre: tuple[float, float] = (0.5, 0.5)  # of the lesion, right and down, 0..1
+    look: str = ""  # `look_of` the image
+    colours: npt.NDArray[np.float16] | None = None  # `colours_of` the image
+    thumbnail: Pixels | None = None  # (h, w, 3) uint8, the lesion outlined
+    features: npt.NDArray[np.float32] | None = None  # (F,), what phi says of the image; None without phi
+
+
+def inspect_all(
+    samples: Sequence[Sample], progress: Progress = SILENT, phi: Phi | None = None
+) -> tuple[Facts, ...]:
+    """Decode every file once, missing and damaged ones included; facts in the order of the ids.
+
+    Args:
+        phi: a feature network, to find copies that were mirrored, rotated or recoloured.
+    """
+    facts: list[Facts] = []
+    ordered = sorted(samples, key=lambda sample: sample.id)
+    with (
+        progress.track("Auditing images", len(samples)) as advance,
+        ThreadPoolExecutor(core_count()) as pool,  # decoding and resizing let other threads work
+    ):
+        for start in range(0, len(ordered), _BATCH):
+            found = list(pool.map(inspect, ordered[start : start + _BATCH]))
+            seen = [small for _, small in found if small is not None]
+            vectors = iter(phi(np.stack(seen)) if phi is not None and seen else ())
+            facts += [
+                one if small is None else replace(one, features=next(vectors, None)) for one, small in found
+            ]
+            advance(len(found))
+    return tuple(facts)
+
+
+def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
+    """The facts of a sample, and its image as `square` makes it, if both files could be read."""
+    plain = _PLAIN_NAME.fullmatch(sample.image.name) and _PLAIN_NAME.fullmatch(sample.mask.name)
+    oddities = [] if plain else ["name"]
+    pair, errors = read_pair(sample.image, sample.mask)
+    if pair is None:
+        return Facts(sample, tuple(errors), tuple(oddities)), None
+    image, mask, levels = pair
+    oddities += [*file_oddities(sample.image), *file_oddities(sample.mask, mask=True)]
+    area, small = float(mask.mean()), square(image)
+    seen = {
+        "text": _looks_written(image),
+        "empty": area == 0,
+        "full": area == 1,
+        "extreme": 0 < area < _TINY or _HUGE < area < 1,
+        "levels": levels > 2,
+    }
+    oddities += [kind for kind, there in seen.items() if there]
+    centre = (0.5, 0.5)
+    if total := int(mask.sum(dtype=np.int64)):
+        # By sums along the sides: the places of all pixels would fill the memory where an image is large.
+        counts = [mask.sum(axis=axis, dtype=np.int64) for axis in (0, 1)]
+        right, down = (float((side @ np.arange(len(side)) / total + 0.5) / len(side)) for side in counts)
+        centre = (right, down)
+    height, width = mask.shape
+    scale = _THUMBNAIL / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    thumbnail = np.array(Image.fromarray(image).resize(size, Image.Resampling.BOX))
+    thumbnail[outline(np.array(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST)))] = _YELLOW
+    facts = Facts(
+        sample,
+        tuple(errors),
+        tuple(dict.fromkeys(oddities)),
+        digest=pixel_digest(image),
+        mask_digest=pixel_digest(mask),
+        width=image.shape[1],
+        height=image.shape[0],
+        levels=levels,
+        area=area,
+        border=float(np.concatenate([mask[0], mask[-1], mask[:, 0], mask[:, -1]]).mean()),
+        centre=centre,
+        look=look_of(image),
+        colours=colours_of(small),
+        thumbnail=thumbnail,
+    )
+    return facts, small
+
+
+def file_oddities(path: Path, *, mask: bool = False) -> Iterator[str]:
+    """What the reader has to correct, from the header of a readable file."""
+    try:
+        with path.open("rb") as file, Image.open(file) as image:
+            known = ENDINGS.get(image.format or "", ())
+            if known and path.suffix.lower() not in known:
+                yield "ending"
+            if image.getexif().get(_ORIENTATION, 1) not in (0, 1):
+                yield "turned"
+            if image.mode in ("P", "PA"):
+                yield "palette"
+            if "A" in image.getbands():
+                yield "alpha"
+            if mask and image.format in ("JPEG", "MPO"):
+                yield "lossy mask"
+    except Exception:  # a header of a kind that only tifffile reads, or a damaged tag: the pixels were read
+        return
+
+
+def _looks_written(image: Pixels) -> bool:
+    """Whether a corner contains text: thin bright strokes with steep sides on something darker."""
+    height, width = image.shape[:2]
+    if min(height, width) < _LEAST_SIDE:
+        return False
+    rows, columns = max(8, round(height * _CORNER)), max(8, round(width * _CORNER))
+    for vertical in (slice(0, rows), slice(height - rows, height)):
+        for across in (slice(0, columns), slice(width - columns, width)):
+            corner = image[vertical, across].mean(axis=2)
+            ink = corner >= _INK
+            strokes = (np.abs(np.diff(corner, axis=1)) >= _STEP) & (ink[:, 1:] | ink[:, :-1])
+            if strokes.mean() >= _LEAST_STROKES and ink.mean() <= _MOST_INK:
+                return True
+    return False
+
+
+def square(image: Pixels) -> Pixels:
+    """A picture of any shape, (H, W, 3) uint8, as phi sees it: (128, 128, 3)."""
+    return np.asarray(Image.fromarray(image).resize((_PHI_SIDE, _PHI_SIDE), Image.Resampling.BOX))
+
+
+def colours_of(image: Pixels) -> npt.NDArray[np.float16]:
+    """The colours of an (H, W, 3) image: roots of the shares of 16 x 16 x 16 colours, (4096,), norm 1."""
+    levels = square(image).reshape(-1, 3).astype(np.int64) * _COLOURS // 256
+    counts = np.bincount(levels @ (_COLOURS**2, _COLOURS, 1), minlength=_COLOURS**3)
+    return np.sqrt(counts / len(levels)).astype(np.float16)
+
+
+# --- the audit --------------------------------------------------------------------------------------------
 
 
 class Severity(IntEnum):
@@ -60,7 +239,8 @@ _ODDITIES = {
     "extreme": (
         Severity.WARNING,
         "lesions cover less than 0.05 % or more than 90 % of the image",
-        "look at the pictures: these are often marks of another kind",
+        "look at the pictures: more than 90 % is often an inverted mask, with the lesion black, and less "
+        "than 0.05 % a mark of another kind",
     ),
     "levels": (
         Severity.NOTE,
@@ -93,7 +273,7 @@ class Audit:
     @cached_property
     def near(self) -> dict[str, tuple[str, Match]]:
         """By id of a held-out image, the training image that shows most nearly the same, if one does."""
-        held, seen = self._sides(self.readable)
+        held, seen = ([self.readable[place] for place in side] for side in self._sides(self.readable))
         found = closest(matches([item.look for item in held], [item.look for item in seen]))
         return {held[place].sample.id: (seen[best.second].sample.id, best) for place, best in found.items()}
 
@@ -101,13 +281,11 @@ class Audit:
     def alike(self) -> dict[str, tuple[str, Match]]:
         """By id of a held-out image, the training image with most nearly the same features, if one has."""
         known = [item for item in self.readable if item.features is not None]
-        held, seen = self._sides(known)
-        if not held or not seen:
+        if not known:
             return {}
         features = np.stack([item.features for item in known if item.features is not None])
-        place_of = {item.sample.id: place for place, item in enumerate(known)}
-        sides = ([place_of[item.sample.id] for item in side] for side in (held, seen))
-        found = closest(feature_matches(features, [item.sample.group for item in known], *sides))
+        groups = [item.sample.group for item in known]
+        found = closest(feature_matches(features, groups, *self._sides(known)))
         return {known[place].sample.id: (known[best.second].sample.id, best) for place, best in found.items()}
 
     @cached_property
@@ -140,10 +318,10 @@ class Audit:
     def _part(self, item: Facts) -> str:
         return self.part_of.get(item.sample.id, "")
 
-    def _sides(self, facts: Sequence[Facts]) -> tuple[list[Facts], list[Facts]]:
-        """Those of the other parts, which are held out, and those of training."""
-        held = [item for item in facts if self._part(item) not in ("", "train")]
-        return held, [item for item in facts if self._part(item) == "train"]
+    def _sides(self, facts: Sequence[Facts]) -> tuple[list[int], list[int]]:
+        """The places of images in other parts, which are held out, and of those in training."""
+        held = [place for place, item in enumerate(facts) if self._part(item) not in ("", "train")]
+        return held, [place for place, item in enumerate(facts) if self._part(item) == "train"]
 
     def _copies(self) -> Iterator[Finding]:
         same: dict[str, list[Facts]] = defaultdict(list)

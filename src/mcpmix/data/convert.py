@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +14,15 @@ from PIL import Image
 
 from mcpmix.config import Config
 from mcpmix.core.errors import ConfigError, DataError, StorageError
+from mcpmix.core.files import new_folder, storage_errors, write_json, write_text, written
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import new_folder, storage_errors, write_json, write_text, written
+from mcpmix.data.audit import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.dataset import FOLDER, load_collection
-from mcpmix.data.facts import ENDINGS, Facts, file_oddities, inspect_all
 from mcpmix.data.layouts import (
     CHANNEL,
+    GIVEN,
+    GROUPS,
     HUB_IMAGE,
     HUB_MASK,
     MANIFESTS,
@@ -28,13 +30,13 @@ from mcpmix.data.layouts import (
     NNUNET,
     NNUNET_FOLDERS,
     NNUNET_TABLE,
+    SPLIT,
     Collection,
     scan_folder,
-    write_tables,
 )
 from mcpmix.data.sample import Sample, pixel_digest, read_image, read_mask
-from mcpmix.data.splits import KNOWN, PARTS
-from mcpmix.data.tables import kind_of_groups, write_csv
+from mcpmix.data.splits import ALL_PARTS, KNOWN, PARTS, Split, write_split
+from mcpmix.data.tables import GUESSED, write_csv
 
 CHANGES = "changes.csv"
 _PIXELS = {
@@ -71,6 +73,22 @@ def convert(collection: Collection, layout: str, out: Path, progress: Progress =
         folder.mkdir()
         with progress.track("Writing files", len(collection.samples)) as advance:
             WRITERS[layout](collection, folder, advance)
+
+
+def write_tables(collection: Collection, folder: Path) -> None:
+    """Write `groups.csv` and `split.json` where the data has groups and a split."""
+    if collection.grouped:
+        group_of = {item.id: item.group for item in collection.samples}
+        write_groups(folder / GROUPS, group_of, guessed=collection.guessed)
+    if given := collection.splits.get(GIVEN):
+        parts = (tuple(sorted(name for name in given if given[name] == part)) for part in ALL_PARTS)
+        write_split(folder / SPLIT, Split(*parts))
+
+
+def write_groups(path: Path, group_of: Mapping[str, str], *, guessed: bool) -> None:
+    """Write the group of each id as a CSV, which says in a column of its own if groups were guessed."""
+    more = {GUESSED: "yes"} if guessed else {}
+    write_csv(path, [{"id": name, "group": group, **more} for name, group in group_of.items()])
 
 
 def _copy_files(sample: Sample, folder: Path) -> tuple[str, str]:
@@ -174,18 +192,19 @@ def repair_configured(
     if data.source == "phantom":
         raise ConfigError("--fix: the phantom is drawn by code and has nothing to repair.")
     left_out: list[str] = []
+    mended: list[str] = []
     if data.source == FOLDER and data.images is not None and data.masks is not None:
-        samples = tuple(scan_folder(data.images, data.masks, data.groups, left_out=left_out))
-        if not samples and data.groups is not None:
+        collection = scan_folder(data.images, data.masks, data.groups, left_out=left_out, mended=mended)
+        if not collection.samples and data.groups is not None:
             raise DataError(
                 f"--fix: no image has a group in {data.groups}, so the copy would be empty. Mend the table, "
                 "or give data.groups=null to write the copy without groups."
             )
-        collection = Collection(samples, grouped=kind_of_groups(data.groups))
     else:
         collection = load_collection(data.source, root=data.root, progress=progress)
     known = facts if facts is not None else inspect_all(collection.samples, progress)
-    return repair(known, collection, out, drop_copies=drop_copies, unpaired=left_out, progress=progress)
+    done = [*mended, *(f"left out: {reason}" for reason in left_out)]
+    return repair(known, collection, out, drop_copies=drop_copies, done=done, progress=progress)
 
 
 def repair(
@@ -194,7 +213,7 @@ def repair(
     out: Path,
     *,
     drop_copies: bool = False,
-    unpaired: Sequence[str] = (),
+    done: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> tuple[Change, ...]:
     """Write `images/` and `masks/` as a repaired data set, with groups and split as they were.
@@ -209,14 +228,14 @@ def repair(
         facts: of all samples, from `inspect_all`.
         out: a folder that does not exist, or is empty; not inside the source.
         drop_copies: whether to keep only the first of images with identical pixels.
-        unpaired: why files of the source are in no sample, to be listed with the changes.
+        done: what was changed or left out when the source was read, to be listed with the changes.
     """
     place = Path(os.path.realpath(out))
     for source in {path.parent for item in collection.samples for path in (item.image, item.mask)}:
         folder = Path(os.path.realpath(source))
         if place == folder or folder in place.parents:
             raise StorageError(f"{out} lies in the folder {folder} of the source. Choose another place.")
-    changes = [Change("", "file", f"left out: {reason}") for reason in unpaired]
+    changes = [Change("", "file", what) for what in done]
     first: dict[str, Facts] = {}  # of copies, by their digest
     kept: set[str] = set()
     with (
@@ -234,10 +253,10 @@ def repair(
                 reason = f"it has the pixels of {original.sample.id}{other}"
                 changes.append(Change(name, "sample", f"left out: {reason}"))
             else:
-                image, done = _write(item.sample.image, copy / "images" / name)
-                changes += [Change(name, "image", what) for what in done]
-                mask, done = _write(item.sample.mask, copy / "masks" / name, item.levels)
-                changes += [Change(name, "mask", what) for what in done]
+                image, edits = _write(item.sample.image, copy / "images" / name)
+                changes += [Change(name, "image", what) for what in edits]
+                mask, edits = _write(item.sample.mask, copy / "masks" / name, item.levels)
+                changes += [Change(name, "mask", what) for what in edits]
                 shown = (pixel_digest(read_image(image)), pixel_digest(read_mask(mask)))
                 if shown != (item.digest, item.mask_digest):
                     raise StorageError(

@@ -6,28 +6,27 @@ the split depends on the sizes of lesions.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mcpmix.config import Config, SplitConfig
 from mcpmix.core.errors import ConfigError, DataError, bullet_list, sorted_list
+from mcpmix.core.files import file_digest, is_stray, read_json, write_json
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
-from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, reuse, workspace
+from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, reuse, workspace
 from mcpmix.data import public_sets
-from mcpmix.data.archives import folder_of
-from mcpmix.data.cache import cache_of, new_cache
-from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.data.layouts import READERS, Collection, likely_mistake, scan_folder
-from mcpmix.data.leakage import refuse_copies
-from mcpmix.data.likeness import look_of, matches
-from mcpmix.data.listing import listing, seen_from
-from mcpmix.data.sample import Sample, pixel_digest, read_mask, read_pair
+from mcpmix.data.archives import MARK, folder_of
+from mcpmix.data.index import DatasetIndex, Record, cache_of, new_cache, seen_from
+from mcpmix.data.layouts import READERS, Collection, scan_folder
+from mcpmix.data.leakage import look_of, matches, refuse_copies
+from mcpmix.data.sample import Sample, likely_mistake, pixel_digest, read_mask, read_pair
 from mcpmix.data.splits import (
     ALL_PARTS,
     KNOWN,
@@ -43,7 +42,6 @@ from mcpmix.data.splits import (
     stratified_split,
     write_split,
 )
-from mcpmix.data.tables import kind_of_groups
 
 FOLDER = "folder"
 PRETRAINING_SEED = 1_000_003
@@ -74,6 +72,37 @@ def key(config: Config) -> StageKey:
 def notes_of(config: Config) -> Path:
     """Where a run remembers the digests of its source files."""
     return cache_of(config.folder / "dataset") / "files.json"
+
+
+def listing(place: Path, notes: Path | None = None) -> str:
+    """A digest of the names and contents of all files of a place, a file or a folder.
+
+    What desktops leave behind, such as .DS_Store, and what was unpacked from archives here does not count.
+
+    Args:
+        notes: file that remembers digests between two commands, so that only files whose size or times have
+            changed are read again. It can be deleted at any time.
+    """
+    known: dict[str, Any] = {}
+    if notes is not None:
+        with suppress(OSError, ValueError):
+            known = dict(read_json(notes))
+    found: dict[str, list[Any]] = {}
+    inside = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
+    names = sorted(path.as_posix() for path in inside if MARK not in path.as_posix() and not is_stray(path))
+    for name in [""] if place.is_file() else names:
+        path = place.absolute() / name
+        state = path.stat()
+        mark = [state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+        before = known.get(str(path))
+        same = isinstance(before, list) and before[:-1] == mark
+        found[name] = [*mark, before[-1] if same and before else file_digest(path)]
+    fresh = {str(place.absolute() / name): row for name, row in found.items()}
+    if notes is not None and any(known.get(name) != row for name, row in fresh.items()):
+        with suppress(OSError):  # on read-only storage all is read again the next time
+            notes.parent.mkdir(parents=True, exist_ok=True)
+            write_json(notes, {**known, **fresh})
+    return digest_of([[name, row[-1]] for name, row in found.items()])
 
 
 def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
@@ -204,8 +233,7 @@ def load_collection(
         DataError: with every problem of the files; if there is one, they are decoded to find all others.
     """
     if source == FOLDER and images is not None and masks is not None:
-        samples = tuple(scan_folder(images, masks, groups))
-        return Collection(samples, grouped=kind_of_groups(groups))
+        return scan_folder(images, masks, groups)
     read = READERS.get(source)
     if read is None and source not in public_sets.entries():
         known = ", ".join((*READERS, "phantom", *public_sets.entries()))

@@ -19,8 +19,8 @@ from filelock import FileLock
 
 from mcpmix import __version__
 from mcpmix.core.errors import DataError, StorageError
+from mcpmix.core.files import storage_errors
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import storage_errors
 
 _CHUNK = 1 << 20
 _MEGABYTE = 10**6

@@ -1,16 +1,39 @@
-"""Groups for images whose patients or videos were not recorded: near-duplicates, and runs of frames."""
+"""Groups for images whose patients or videos were not recorded: near-duplicates, and runs of frames.
+
+Frames of one video are found by their order although they differ: images next to each other are one run while
+they are closer than 95 percent of images far apart.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mcpmix.data.facts import Facts
-from mcpmix.data.likeness import Runs, matches, runs
-from mcpmix.data.sample import Sample
+from mcpmix.data.audit import Facts
+from mcpmix.data.leakage import LEAST_IMAGES, Floats, fingerprints, matches
+
+_CLOSE = 0.05  # share of pairs far apart that are as close as two frames of one video
+_REACH = 5  # places between two frames that may be linked
+_LEAST_RUN = 5  # frames; fewer are the blurred part of a video more often than a video of their own
+_OFFSETS = 64  # for pairs far apart
+_ORDERED = 0.5  # share of close neighbours from which an order is one of videos; by chance it is `_CLOSE`
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A list of pictures cut where one video seems to end and another to begin."""
+
+    run_of: npt.NDArray[np.int64]  # (N,), the number of the run, from 0
+    close: float  # share of neighbours that are closer than 95 % of pictures far apart
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order is that of videos; otherwise the runs mean nothing."""
+        return self.close >= _ORDERED
 
 
 @dataclass(frozen=True)
@@ -78,7 +101,7 @@ def in_order(facts: Sequence[Facts]) -> tuple[str, list[int], Runs]:
         What it is the order of, the places of readable facts in it, and where they were cut.
     """
     found = []
-    for order in _ORDERS:
+    for order in ("name", "time"):
         sequence = [place for place in file_order(facts, order) if facts[place].colours is not None]
         colours = [vector for place in sequence if (vector := facts[place].colours) is not None]
         found.append((order, sequence, runs([facts[place].look for place in sequence], colours)))
@@ -87,21 +110,81 @@ def in_order(facts: Sequence[Facts]) -> tuple[str, list[int], Runs]:
 
 def file_order(facts: Sequence[Facts], order: str) -> list[int]:
     """The places of facts by `name`, numbers in it by their value, or by `time` of the image files."""
-    return sorted(range(len(facts)), key=lambda place: _ORDERS[order](facts[place].sample))
 
+    def rank(place: int) -> Any:  # noqa: ANN401
+        sample = facts[place].sample
+        if order == "time":
+            return sample.image.stat().st_mtime_ns if sample.image.exists() else 0
+        parts = re.split(r"(\d+)", sample.id.casefold())
+        return [(int(part) if part.isdecimal() else 0, part) for part in parts]
 
-def _natural(sample: Sample) -> list[tuple[int, str]]:
-    parts = re.split(r"(\d+)", sample.id.casefold())
-    return [(int(part) if part.isdecimal() else 0, part) for part in parts]
-
-
-def _written(sample: Sample) -> int:
-    return sample.image.stat().st_mtime_ns if sample.image.exists() else 0
-
-
-_ORDERS: dict[str, Callable[[Sample], Any]] = {"name": _natural, "time": _written}
+    return sorted(range(len(facts)), key=rank)
 
 
 def name_prefixes(ids: Sequence[str]) -> Counter[str]:
     """What names begin with, before their last number: `video03_` of `video03_0012`."""
     return Counter(re.sub(r"\d+\D*$", "", name) for name in ids)
+
+
+# --- runs of frames ----------------------------------------------------------------------------------------
+
+
+def runs(looks: Sequence[str], colours: Sequence[npt.NDArray[np.float16]]) -> Runs:
+    """Cut a list of pictures, in an order that may be that of videos, into runs.
+
+    Two pictures are as far apart as their colours and their grey versions say, each as its rank among pairs
+    that stand at least a quarter of the list apart and so are rarely of one video. Pictures at most five
+    places apart are of one run, with all between them, if they are closer than 95 percent of such pairs. Runs
+    of fewer than five pictures join the closer of their neighbours.
+
+    Args:
+        looks: N texts of `look_of`, as are `colours` of `colours_of`.
+
+    Returns:
+        The runs; fewer than 40 pictures are one run each, in no order.
+    """
+    count = len(looks)
+    if count < LEAST_IMAGES:
+        return Runs(np.arange(count), 0.0)
+    vectors = (np.stack(colours).astype(np.float32), fingerprints(looks)[1])
+
+    def apart(offset: int) -> Floats:
+        """(2, N) distances of each picture to the one `offset` places on, past the end from the start."""
+        cuts = (slice(None, -offset), slice(offset, None)), (slice(-offset, None), slice(None, offset))
+        parts = [[np.einsum("nf,nf->n", rows[a], rows[b]) for a, b in cuts] for rows in vectors]
+        return np.stack([1 - np.concatenate(part) for part in parts])
+
+    offsets = np.unique(np.linspace(count / 4, 3 * count / 4, _OFFSETS).astype(int))
+    far = np.sort(np.concatenate([apart(offset) for offset in offsets], axis=1))
+
+    def rank(distances: Floats) -> npt.NDArray[np.float64]:
+        return sum(np.log(_share_below(*pair)) for pair in zip(distances, far, strict=True))  # type: ignore[return-value]
+
+    usual = np.sort(np.concatenate([rank(apart(offset)) for offset in offsets]))
+    between = np.full(count - 1, np.inf)  # the closest pair across each gap, as a share of pairs far apart
+    for offset in range(1, _REACH + 1):
+        shares = _share_below(rank(apart(offset)[:, :-offset]), usual)
+        if offset == 1:
+            close = float((shares <= _CLOSE).mean())
+        for step in range(offset):
+            here = slice(step, step + len(shares))
+            between[here] = np.minimum(between[here], shares)
+    return Runs(_joined(np.concatenate([[0], np.cumsum(between > _CLOSE)]), between), close)
+
+
+def _share_below(values: npt.NDArray[Any], reference: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Share of a sorted reference that is at most each value; never 0."""
+    return (np.searchsorted(reference, values, side="right") + 1) / (len(reference) + 1)
+
+
+def _joined(run_of: npt.NDArray[np.int64], between: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Join runs that are too short, the shortest first, to the side where the gap is smaller."""
+    gaps = np.concatenate([[np.inf], between, [np.inf]])  # before each picture, and after the last
+    starts = [0, *(np.flatnonzero(np.diff(run_of)) + 1).tolist(), len(run_of)]
+    while len(starts) > 2 and min(sizes := np.diff(starts)) < _LEAST_RUN:
+        place = int(np.argmin(sizes))
+        before, after = gaps[starts[place]], gaps[starts[place + 1]]
+        del starts[
+            place if before <= after and place > 0 else place + 1 if place + 2 < len(starts) else place
+        ]
+    return np.repeat(np.arange(len(starts) - 1), np.diff(starts))

@@ -1,18 +1,17 @@
-"""Own data on disk: images and masks paired by name, tables, and the four layouts that are read."""
+"""Own data on disk: images and masks paired by name, and the four layouts that are read."""
 
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mcpmix.core.errors import DataError, bullet_list, sorted_list
+from mcpmix.core.files import has_file, read_json
 from mcpmix.core.pixels import ENDINGS, list_images
-from mcpmix.core.reading import has_file, read_json
-from mcpmix.data.sample import Sample, read_image, read_pair, shows_mask
-from mcpmix.data.splits import ALL_PARTS, Split, read_lists, write_split
-from mcpmix.data.tables import GUESSED_GROUP, Row, kind_of_groups, read_rows, unknown_ids, write_groups
+from mcpmix.data.sample import Sample, likely_mistake, read_pair
+from mcpmix.data.splits import ALL_PARTS, read_lists
+from mcpmix.data.tables import GUESSED_GROUP, Row, kind_of_groups, read_groups, read_rows
 
 MASK_SUFFIXES = ("_segmentation", "_mask", "-mask", "_seg", "-seg", "_gt", "_label")
 _MOST_ENDINGS = 0.9  # share of the masks with one ending, from which it stands for "mask"
@@ -20,7 +19,6 @@ GIVEN = "official"  # name of the split that comes with the data
 GROUPS, SPLIT = "groups.csv", "split.json"
 MANIFESTS = ("manifest.csv", "manifest.jsonl")
 METADATA = ("metadata.jsonl", "metadata.csv")
-_LOOKED_AT = 8  # pairs, to tell images from masks
 GROUP_COLUMNS = ("group", "patient", "patient_id", "lesion", "video", "sequence")
 _PART_NAMES = {"val": "validation", "valid": "validation", "dev": "validation", "training": "train"}
 HUB_IMAGE = ("image_file_name", "file_name")
@@ -58,9 +56,17 @@ class Collection:
         return {"id": sample.id, "group": group, "split": self.splits.get(GIVEN, {}).get(sample.id, "")}
 
 
+# --- images and masks, paired by name -----------------------------------------------------------------------
+
+
 def scan_folder(
-    images: Path, masks: Path, groups: Path | None = None, *, left_out: list[str] | None = None
-) -> list[Sample]:
+    images: Path,
+    masks: Path,
+    groups: Path | None = None,
+    *,
+    left_out: list[str] | None = None,
+    mended: list[str] | None = None,
+) -> Collection:
     """Pair images with masks by name. Nothing is decoded, unless to report all problems at once.
 
     A mask belongs to the image with the same stem, or with the same stem and one of `MASK_SUFFIXES` or an
@@ -71,9 +77,7 @@ def scan_folder(
         groups: CSV with the columns id (stem or name of the image file) and group; without it each image is
             its own group.
         left_out: takes the problems of single files, which are then left out; without it they are errors.
-
-    Returns:
-        Samples in the order of their ids.
+        mended: takes what is put right while reading; without it that is an error too.
     """
     problems: list[str] = []
     image_files = _files(images, "images", problems)
@@ -82,12 +86,19 @@ def scan_folder(
     else:
         mask_files = [path for path in image_files if _without_suffix(path.stem)]
         image_files = [path for path in image_files if not _without_suffix(path.stem)]
+    # What nearly all masks add to the stems of their images, such as `_annotated`, stands for "mask" too.
+    known = {path.stem.casefold() for path in image_files}
+    others = [path.stem for path in mask_files if path.stem.casefold() not in known]
+    endings = Counter(
+        stem[cut:] for stem in others for cut in range(1, len(stem)) if stem[:cut].casefold() in known
+    )
+    common = [end for end, count in endings.most_common(1) if count >= _MOST_ENDINGS * len(mask_files)]
+    suffixes = tuple(dict.fromkeys((*MASK_SUFFIXES, *common)))
     # Without one of the folders, naming every file of the other as single would only hide the cause.
-    suffixes = tuple(dict.fromkeys((*MASK_SUFFIXES, *common_ending(image_files, mask_files))))
     pairs = [] if problems else pair_files(image_files, mask_files, masks, problems, suffixes)
     group_of = {image.stem: image.stem for image in image_files}
     if groups is not None:
-        group_of = _read_groups(groups, image_files, problems)
+        group_of = read_groups(groups, image_files, problems, mended)
     if problems and pairs and left_out is not None:
         left_out += problems
         pairs = [(image, mask) for image, mask in pairs if group_of.get(image.stem)]
@@ -100,7 +111,8 @@ def scan_folder(
         raise DataError(
             sorted_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
         )
-    return [Sample(image.stem, image, mask, group_of[image.stem], "folder") for image, mask in pairs]
+    samples = (Sample(image.stem, image, mask, group_of[image.stem], "folder") for image, mask in pairs)
+    return Collection(tuple(samples), grouped=kind_of_groups(groups) if pairs else "")
 
 
 def _files(folder: Path, kind: str, problems: list[str]) -> list[Path]:
@@ -117,31 +129,6 @@ def _files(folder: Path, kind: str, problems: list[str]) -> list[Path]:
 def _without_suffix(stem: str, suffixes: Sequence[str] = MASK_SUFFIXES) -> str:
     """The stem of the image that a mask with a suffix belongs to; empty without a suffix."""
     return next((stem[: -len(end)] for end in suffixes if stem.lower().endswith(end.lower())), "")
-
-
-def common_ending(image_files: Sequence[Path], mask_files: Sequence[Path]) -> tuple[str, ...]:
-    """What nearly all masks add to the stems of their images, such as `_annotated`; empty if nothing."""
-    images = {path.stem.casefold() for path in image_files}
-    stems = [path.stem for path in mask_files if path.stem.casefold() not in images]
-    endings = Counter(
-        stem[cut:] for stem in stems for cut in range(1, len(stem)) if stem[:cut].casefold() in images
-    )
-    return tuple(end for end, count in endings.most_common(1) if count >= _MOST_ENDINGS * len(mask_files))
-
-
-def likely_mistake(pairs: Sequence[tuple[Path, Path]]) -> str:
-    """A sentence if the first pairs of image and mask look as if their folders were swapped; else empty."""
-    swapped = 0
-    for image, mask in pairs[:_LOOKED_AT]:
-        with suppress(DataError):
-            swapped += shows_mask(read_image(image)) and not shows_mask(read_image(mask))
-    if 2 * swapped <= min(len(pairs), _LOOKED_AT):
-        return ""
-    images, masks = pairs[0][0].parent, pairs[0][1].parent
-    return (
-        f"The folders seem to be swapped: {images} holds masks, {masks} photographs. Give them the other way "
-        "round.\n"
-    )
 
 
 def pair_files(
@@ -190,74 +177,20 @@ def pair_files(
     ]
 
 
-def _read_groups(table: Path, images: Sequence[Path], problems: list[str]) -> dict[str, str]:
-    """Group of each image by stem; images without one become problems."""
-    try:
-        rows = read_rows(table)
-    except DataError as error:
-        problems.append(f"{error} It must be a CSV with the columns id and group.")
-        return {}
-    columns = list(rows[0].values)
-    if not {"id", "group"} <= set(columns):
-        problems.append(
-            f"{table} has the columns: {', '.join(columns)}. Expected id and group in its first line: rename "
-            "or add them."
-        )
-        return {}
-    given: dict[str, str] = {}
-    for row in rows:
-        name, group = row.values["id"], row.values["group"]
-        if not group:
-            problems.append(f"{row.place}: {name} has an empty group. Fill it in.")
-        elif given.setdefault(name, group) != group:
-            problems.append(
-                f"{row.place}: {name} is in group {group}, but an earlier line says {given[name]}. Keep one "
-                "of them."
-            )
-    named = {row.values["id"] for row in rows}
-    missing = [image for image in images if image.stem not in named and image.name not in named]
-    bare = {name.lstrip("0") for name in named}
-    cut = [image for image in missing if image.stem.lstrip("0") in bare]
-    if 2 * len(cut) > len(missing):
-        short = cut[0].stem.lstrip("0")
-        problems.append(
-            f"{table} has lost the leading zeros of {len(cut)} ids ({short} in place of {cut[0].stem}), as "
-            "spreadsheets do. Give the column id the format text before you fill it, and export again."
-        )
-        missing = [image for image in missing if image not in cut]
-    problems += [
-        f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
-        for image in missing
-    ]
-    if missing and not cut and (odd := unknown_ids(table, images)):
-        problems.append(f"{len(odd)} ids in {table} belong to no image: {', '.join(odd[:5])}. Mistyped?")
-    return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
-
-
-def write_tables(collection: Collection, folder: Path) -> None:
-    """Write `groups.csv` and `split.json` where the data has groups and a split."""
-    if collection.grouped:
-        group_of = {item.id: item.group for item in collection.samples}
-        write_groups(folder / GROUPS, group_of, guessed=collection.guessed)
-    if given := collection.splits.get(GIVEN):
-        parts = (tuple(sorted(name for name in given if given[name] == part)) for part in ALL_PARTS)
-        write_split(folder / SPLIT, Split(*parts))
-
-
 # --- the four layouts, which `convert` writes ---------------------------------------------------------------
 
 
 def _read_folder(root: Path) -> Collection:
     """Read `images/` and `masks/`, and `groups.csv` and `split.json` where these exist."""
     groups = root / GROUPS if (root / GROUPS).is_file() else None
-    samples = tuple(scan_folder(root / "images", root / "masks", groups))
+    found = scan_folder(root / "images", root / "masks", groups)
     splits = {}
     if (root / SPLIT).is_file():
         splits[GIVEN] = {name: part for part, ids in read_lists(root / SPLIT).items() for name in ids}
-        unknown = sorted(set(splits[GIVEN]) - {sample.id for sample in samples})
+        unknown = sorted(set(splits[GIVEN]) - {sample.id for sample in found.samples})
         if unknown:
             raise DataError(f"{root / SPLIT} names ids without images: {', '.join(unknown)}. Correct it.")
-    return Collection(samples, splits, grouped=kind_of_groups(groups))
+    return replace(found, splits=splits)
 
 
 def _read_manifest(root: Path) -> Collection:
@@ -306,7 +239,7 @@ def _collect(rows: Sequence[Row], images: Sequence[str], masks: Sequence[str], s
     for row in [] if problems else rows:
         files, found = [], []
         for kind, columns in (("image", images), ("mask", masks)):
-            given = row.first(columns)
+            given = next((row.values[name] for name in columns if row.values.get(name)), "")
             files.append(row.table.parent / given)
             if not given:
                 found.append(f"no {kind}. Fill it in, or remove the line.")
@@ -354,15 +287,33 @@ def _read_nnunet(root: Path) -> Collection:
             f"{root / NNUNET} cannot be read ({error!r}). Expected JSON with file_ending."
         ) from error
     problems: list[str] = []
-    cases = {
-        part: _nnunet_cases(root / images, root / labels, ending, problems)
-        for part, (images, labels) in NNUNET_FOLDERS.items()
-        if part == "train" or ((root / images).is_dir() and (root / labels).is_dir())
-    }
+    samples: dict[str, Sample] = {}
+    parts: dict[str, str] = {}
+    for part, folders in NNUNET_FOLDERS.items():
+        images, labels = (root / name for name in folders)
+        if not (images.is_dir() and labels.is_dir()):
+            if part == "train":
+                problems.append(f"{images} or {labels} does not exist. Expected both.")
+            continue
+        labelled = {path.name.removesuffix(ending) for path in labels.iterdir() if path.name.endswith(ending)}
+        for image in sorted(path for path in images.iterdir() if path.name.endswith(ending)):
+            stem = image.name.removesuffix(ending)
+            case = stem.removesuffix(CHANNEL)
+            if case == stem:
+                problems.append(
+                    f"{image}: expected {CHANNEL} before the ending, RGB in one file. Merge channels."
+                )
+            elif case not in labelled:
+                problems.append(f"{image} has no label. Expected {labels / (case + ending)}.")
+            else:
+                labelled.discard(case)
+                samples[case] = Sample(case, image, labels / f"{case}{ending}", case, "nnunet")
+                parts[case] = part
+        problems += [f"{labels / (case + ending)} has no image in {images}." for case in sorted(labelled)]
     if problems:
         raise DataError(bullet_list(f"{len(problems)} problem(s) with {root}:", problems))
-    samples = {sample.id: sample for part in cases for sample in cases[part]}
-    parts = {sample.id: part for part in cases for sample in cases[part]} if cases.get("test") else {}
+    if "test" not in parts.values():
+        parts = {}
     groups: dict[str, str] = {}
     if (root / NNUNET_TABLE).is_file():
         extra = {row.values.get("id", ""): row.values for row in read_rows(root / NNUNET_TABLE)}
@@ -370,28 +321,6 @@ def _read_nnunet(root: Path) -> Collection:
         parts = {name: values["split"] for name, values in extra.items() if values.get("split")}
     ordered = tuple(replace(samples[name], group=groups.get(name, name)) for name in sorted(samples))
     return Collection(ordered, splits={GIVEN: parts} if parts else {}, grouped="group" if groups else "")
-
-
-def _nnunet_cases(images: Path, labels: Path, ending: str, problems: list[str]) -> list[Sample]:
-    if not (images.is_dir() and labels.is_dir()):
-        problems.append(f"{images} or {labels} does not exist. Expected both.")
-        return []
-    labelled = {path.name.removesuffix(ending) for path in labels.iterdir() if path.name.endswith(ending)}
-    samples = []
-    for image in sorted(path for path in images.iterdir() if path.name.endswith(ending)):
-        stem = image.name.removesuffix(ending)
-        case = stem.removesuffix(CHANNEL)
-        if case == stem:
-            problems.append(
-                f"{image}: expected {CHANNEL} before the ending, RGB in one file. Merge channels."
-            )
-        elif case not in labelled:
-            problems.append(f"{image} has no label. Expected {labels / (case + ending)}.")
-        else:
-            labelled.discard(case)
-            samples.append(Sample(case, image, labels / f"{case}{ending}", case, "nnunet"))
-    problems += [f"{labels / (case + ending)} has no image in {images}." for case in sorted(labelled)]
-    return samples
 
 
 READERS: dict[str, Callable[[Path], Collection]] = {

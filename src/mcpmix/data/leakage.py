@@ -1,23 +1,220 @@
-"""Which images a network has seen, and which test images are among them or near-duplicates of them.
+"""Which images show the same, and which test images a network has seen.
+
+By pixels, a pair counts as near-duplicates if two different looks agree: at most 48 of the 256 signs of
+brightness differences differ, and small grey versions correlate by at least 0.975. On CVC-ClinicDB this rule
+finds neighbouring frames of a video and no pair from two videos; either look alone does not. By features, a
+pair is alike if it is far closer than neighbours of different groups usually are; that also finds mirrored,
+rotated and recoloured copies.
 
 A list of images travels in the folder of every network as `images.json`: the digest of the pixels of each,
 and a print by which near-duplicates are found. So leaks can be found years later, without the images; names
 and anything that can be looked at stay behind.
 """
 
+import base64
+import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.reading import read_json
-from mcpmix.core.stage_folder import write_json
+from mcpmix.core.files import read_json, write_json
+from mcpmix.core.pixels import Pixels
 from mcpmix.data.index import Record
-from mcpmix.data.likeness import matches, print_of, require_look
+
+Floats = npt.NDArray[np.float32]
 
 SEEN = "images.json"
+USUAL_SHARE = 0.05  # of the usual distance, below which features are alike
+_SIGNS = 16  # rows and columns of signs
+_SIDE = 32  # of the grey version
+_PACKED = _SIGNS * _SIGNS // 8  # bytes of the signs
+_DIRECTIONS = 512  # along which a print knows the side that the grey version lies on
+_PRINT = 128  # characters of a print
+_MOST_DIFFERENT = 48
+_LEAST_CORRELATION = 0.975
+_LEAST_ESTIMATE = 0.96  # of the correlation, where only a print is known
+_USUAL = 90  # percentile
+LEAST_IMAGES = 40  # with fewer, nobody knows what distance is usual
+_IMAGES_PER_AXIS = 4  # whitening along more axes would separate copies
+_LEAST_SPREAD = 1e-3  # of the widest axis, below which an axis is noise
+_BLOCK = 512  # rows compared at a time, which bounds memory
+
+
+@dataclass(frozen=True)
+class Match:
+    """Two pictures that are near-duplicates."""
+
+    first: int  # place in the first list
+    second: int  # place in the second list
+    distance: float  # 0 for the same; comparable within one search only
+    how: str  # the measured numbers in words
+
+
+def closest(found: Iterable[Match]) -> dict[int, Match]:
+    """The closest match of each picture of the first list that has one."""
+    best: dict[int, Match] = {}
+    for match in found:
+        if match.first not in best or match.distance < best[match.first].distance:
+            best[match.first] = match
+    return best
+
+
+# --- by pixels ---------------------------------------------------------------------------------------------
+
+
+def look_of(image: Pixels) -> str:
+    """Two looks at an (H, W, 3) image, as 1408 characters.
+
+    256 signs, whether brightness rises from one cell to the next on its right, and 32 x 32 grey levels.
+    """
+    levels = Image.fromarray(image).convert("L")
+    cells = np.asarray(levels.resize((_SIGNS + 1, _SIGNS), Image.Resampling.BOX))
+    grey = np.asarray(levels.resize((_SIDE, _SIDE), Image.Resampling.BOX))
+    signs = np.packbits((cells[:, 1:] > cells[:, :-1]).ravel())
+    return base64.b64encode(signs.tobytes() + grey.tobytes()).decode()
+
+
+def print_of(look: str) -> str:
+    """What of a look may be passed on: 768 bits as 128 characters, from which no picture can be read off.
+
+    The 256 signs stay; of the grey version only the side is left on which it lies of 512 random directions,
+    enough to estimate its correlation with that of another image (what it tells: docs/integrity.md).
+    """
+    content = base64.b64decode(look)
+    if len(content) != _PACKED + _SIDE * _SIDE:
+        return look  # is one already
+    grey = np.frombuffer(content[_PACKED:], dtype=np.uint8).astype(np.int64)
+    # Whole numbers, so that all machines get the same bits: the sign of directions @ (grey - mean).
+    sides = grey.size * (_directions() @ grey) > _directions().sum(axis=1) * grey.sum()
+    return base64.b64encode(content[:_PACKED] + np.packbits(sides).tobytes()).decode()
+
+
+def require_look(text: str) -> None:
+    """Raise a ValueError for a text that is neither a look nor a print."""
+    size = len(base64.b64decode(text, validate=True))
+    if size not in (_PACKED + _SIDE * _SIDE, _PACKED + _DIRECTIONS // 8):
+        raise ValueError(f"a fingerprint of {size} bytes")
+
+
+@cache
+def _directions() -> npt.NDArray[np.int64]:
+    """512 directions of +1 and -1 in the 1024 grey levels, the same in every version and on every machine."""
+    drawn = hashlib.shake_256(b"mcpmix fingerprint 1").digest(_DIRECTIONS * _SIDE * _SIDE // 8)
+    bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))
+    return 2 * bits.reshape(_DIRECTIONS, -1).astype(np.int64) - 1
+
+
+def matches(first: Sequence[str], second: Sequence[str]) -> Iterator[Match]:
+    """All near-duplicate pairs of one look from each list, in the order of the first.
+
+    The second list may hold prints in place of looks. Correlations are then estimates, and 0.96 is enough: on
+    CVC-ClinicDB and Kvasir-SEG that finds all pairs that looks find (benchmarks/fingerprints.py).
+    """
+    whole = [place for place, look in enumerate(second) if len(look) > _PRINT]
+    prints = [place for place, look in enumerate(second) if 0 < len(look) <= _PRINT]
+    parts: list[tuple[list[int], Floats, Callable[[Floats], Floats], float]] = []
+    if whole:
+        signs, greys = fingerprints([second[place] for place in whole])
+        parts.append((whole, signs, lambda levels: np.asarray(levels @ greys.T), _LEAST_CORRELATION))
+    if prints:
+        content = _contents([second[place] for place in prints])
+        codes = 2 * np.unpackbits(content, axis=1).astype(np.float32)[:, _SIGNS * _SIGNS :] - 1
+
+        def estimated(levels: Floats) -> Floats:
+            along = levels @ _directions().T.astype(np.float32)
+            length = np.abs(along).sum(axis=1, keepdims=True)
+            return np.asarray((along @ codes.T) / np.where(length > 0, length, 1))
+
+        print_signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
+        parts.append((prints, print_signs, estimated, _LEAST_ESTIMATE))
+    for start in range(0, len(first), _BLOCK) if parts else ():
+        mine, levels = fingerprints(first[start : start + _BLOCK])
+        for places, signs, correlate, least in parts:
+            # Signs that are 1 in one and 0 in the other, counted both ways.
+            different = mine @ (1 - signs).T + (1 - mine) @ signs.T
+            alike = correlate(levels)
+            for row, column in np.argwhere((different <= _MOST_DIFFERENT) & (alike >= least)).tolist():
+                correlation = float(alike[row, column])
+                how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
+                yield Match(start + row, places[column], 1 - correlation, how)
+
+
+def _contents(looks: Sequence[str]) -> npt.NDArray[np.uint8]:
+    return np.stack([np.frombuffer(base64.b64decode(look), dtype=np.uint8) for look in looks])
+
+
+def fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
+    """(N, 256) signs, 0 or 1, and (N, 1024) grey levels, mean 0 and norm 1, or all 0 for one grey."""
+    content = _contents(looks)
+    greys = content[:, _PACKED:].astype(np.float32)
+    greys = greys - greys.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(greys, axis=1, keepdims=True)
+    signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
+    return signs, greys / np.where(norms > 0, norms, 1)
+
+
+# --- by features -------------------------------------------------------------------------------------------
+
+
+def feature_matches(
+    features: Floats, groups: Sequence[str], first: Sequence[int], second: Sequence[int]
+) -> Iterator[Match]:
+    """Pairs of one picture from `first` and one from `second` whose features nearly agree.
+
+    The distance is 1 - cosine of the whitened features. Usual is the 90th percentile of the distances between
+    nearest neighbours of different groups.
+
+    Args:
+        features: (N, F), of the whole data set.
+        groups: N names; neighbours within a group say nothing about what is usual.
+        first: places in `features`, as is `second`.
+
+    Yields:
+        Matches by places in `features`, in the order of `first`; none for fewer than 40 pictures.
+    """
+    if len(features) < LEAST_IMAGES or not first or not second:
+        return
+    units = whitened(features)
+    _, group = np.unique(np.asarray(groups), return_inverse=True)
+    nearest = np.full(len(units), np.inf)
+    for start in range(0, len(units), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        distances = 1 - units[block] @ units.T
+        distances[group[block, None] == group[None]] = np.inf
+        nearest[block] = distances.min(axis=1)
+    known = nearest[np.isfinite(nearest)]
+    usual = float(np.percentile(known, _USUAL)) if len(known) else 0.0  # all in one group: nothing is usual
+    columns = units[list(second)].T
+    for start in range(0, len(first), _BLOCK):
+        rows = list(first[start : start + _BLOCK])
+        distances = 1 - units[rows] @ columns
+        for row, column in np.argwhere(distances < USUAL_SHARE * usual).tolist():
+            if rows[row] != second[column]:
+                distance = max(0.0, float(distances[row, column]))
+                how = f"distance {distance:.4f}, usual {usual:.4f}"
+                yield Match(rows[row], second[column], distance, how)
+
+
+def whitened(features: Floats) -> Floats:
+    """Features, (N, F), with mean 0 and equal spread along at most N / 4 axes, scaled to norm 1: (N, K)."""
+    centred = features.astype(np.float64) - features.mean(axis=0)
+    _, spread, axes = np.linalg.svd(centred, full_matrices=False)
+    wide = int((spread > _LEAST_SPREAD * spread[0]).sum()) if spread[0] > 0 else 0
+    count = max(1, min(wide, len(features) // _IMAGES_PER_AXIS))
+    scores = centred @ (axes[:count] / np.maximum(spread[:count, None], 1e-12)).T
+    norms = np.linalg.norm(scores, axis=1, keepdims=True)
+    return (scores / np.maximum(norms, 1e-12)).astype(np.float32)
+
+
+# --- what a network has seen -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

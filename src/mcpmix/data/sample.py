@@ -4,8 +4,8 @@ import hashlib
 import io
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -25,6 +25,7 @@ _TIFF_MAGIC = (b"II*\0", b"MM\0*")
 _PLAIN_TIFFS = ((8, 1, 1, 1), (8, 3, 1, 1))  # bits, channels, unsigned, interleaved
 _BLACK, _WHITE = 12, 243  # levels of black and white, as JPEG may have blurred them
 _MASK_SHARE = 0.97  # of black and white pixels, above which a grey picture is a mask
+_LOOKED_AT = 8  # pairs, to tell images from masks
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
 _FILTERS = Lock()  # filters of warnings belong to all threads
 
@@ -68,6 +69,21 @@ def shows_mask(image: Pixels) -> bool:
     spread = image.max(axis=2).astype(int) - image.min(axis=2)
     extreme = (image.max(axis=2) <= _BLACK) | (image.min(axis=2) >= _WHITE)
     return bool(extreme.mean() > _MASK_SHARE and spread.max() <= _BLACK)
+
+
+def likely_mistake(pairs: Sequence[tuple[Path, Path]]) -> str:
+    """A sentence if the first pairs of image and mask look as if their folders were swapped; else empty."""
+    swapped = 0
+    for image, mask in pairs[:_LOOKED_AT]:
+        with suppress(DataError):
+            swapped += shows_mask(read_image(image)) and not shows_mask(read_image(mask))
+    if 2 * swapped <= min(len(pairs), _LOOKED_AT):
+        return ""
+    images, masks = pairs[0][0].parent, pairs[0][1].parent
+    return (
+        f"The folders seem to be swapped: {images} holds masks, {masks} photographs. Give them the other way "
+        "round.\n"
+    )
 
 
 def has_alpha(path: Path) -> bool:

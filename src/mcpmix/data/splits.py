@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.reading import parse_json, read_text
+from mcpmix.core.files import parse_json, read_text, write_json
 from mcpmix.core.seeds import numpy_rng
-from mcpmix.core.stage_folder import write_json
 from mcpmix.data.sample import Sample
 
 PARTS = ("train", "validation", "test")

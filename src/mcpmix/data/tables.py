@@ -1,13 +1,14 @@
-"""Tables that accompany images: CSV and JSONL, and the groups of images in them."""
+"""Tables as spreadsheets and scripts write them: rows with the place of each, and groups of images."""
 
 import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcpmix.core.errors import DataError
-from mcpmix.core.reading import parse_json, read_text
+from mcpmix.core.files import parse_json, read_text
 
 GUESSED = "guessed"  # column of a table of groups, `yes` where pictures and names alone say so
 GUESSED_GROUP = "guessed group"  # what a group is then
@@ -25,10 +26,6 @@ class Row:
     def place(self) -> str:
         """Where it stands, for messages."""
         return f"{self.table}, line {self.line}"
-
-    def first(self, columns: Sequence[str]) -> str:
-        """The value of the first of these columns that is there and not empty."""
-        return next((self.values[name] for name in columns if self.values.get(name)), "")
 
 
 def read_rows(table: Path) -> list[Row]:
@@ -79,7 +76,79 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer.writerows(rows)
 
 
-# --- groups -------------------------------------------------------------------------------------------------
+# --- groups of images ---------------------------------------------------------------------------------------
+
+
+def read_groups(
+    table: Path, images: Sequence[Path], problems: list[str], mended: list[str] | None
+) -> dict[str, str]:
+    """Group of each image by stem; images without one become problems.
+
+    With `mended`, ids that have lost their leading zeros get them back where only one image can be meant.
+    """
+    try:
+        rows = read_rows(table)
+    except DataError as error:
+        problems.append(f"{error} It must be a CSV with the columns id and group.")
+        return {}
+    columns = list(rows[0].values)
+    if not {"id", "group"} <= set(columns):
+        problems.append(
+            f"{table} has the columns: {', '.join(columns)}. Expected id and group in its first line: rename "
+            "or add them."
+        )
+        return {}
+    given: dict[str, str] = {}
+    for row in rows:
+        name, group = row.values["id"], row.values["group"]
+        if not group:
+            problems.append(f"{row.place}: {name} has an empty group. Fill it in.")
+        elif given.setdefault(name, group) != group:
+            problems.append(
+                f"{row.place}: {name} is in group {group}, but an earlier line says {given[name]}. Keep one "
+                "of them."
+            )
+    named = {row.values["id"] for row in rows}
+    missing = [image for image in images if image.stem not in named and image.name not in named]
+    bare = {name.lstrip("0") for name in named}
+    cut = [image for image in missing if image.stem.lstrip("0") in bare]
+    if 2 * len(cut) > len(missing):
+        short = cut[0].stem.lstrip("0")
+        lost = f"{table} has lost the leading zeros of {len(cut)} ids ({short} in place of {cut[0].stem})"
+        if mended is None:
+            problems.append(
+                f"{lost}, as spreadsheets do. `mcpmix check CONFIG --fix DIR` writes a table that has them "
+                "again; in a spreadsheet give the column id the format text before you fill it."
+            )
+        else:
+            mended.append(f"{lost}: put back")
+            cut = _put_zeros_back(given, images, cut)
+        missing = [image for image in missing if image not in cut]
+    problems += [
+        f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
+        for image in missing
+    ]
+    if missing and not cut and (odd := unknown_ids(table, images)):
+        problems.append(f"{len(odd)} ids in {table} belong to no image: {', '.join(odd[:5])}. Mistyped?")
+    return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
+
+
+def _put_zeros_back(given: dict[str, str], images: Sequence[Path], cut: Sequence[Path]) -> list[Path]:
+    """Give each of `cut` the group of the id that is its stem without zeros; returns those that got one.
+
+    One whose id may mean another image too, as 1 means 01 and 001, gets none.
+    """
+    meant = Counter(image.stem.lstrip("0") for image in images)
+    groups_of: dict[str, set[str]] = {}
+    for name, group in given.items():
+        groups_of.setdefault(name.lstrip("0"), set()).add(group)
+    certain = []
+    for image in cut:
+        groups = groups_of.get(image.stem.lstrip("0"), set())
+        if meant[image.stem.lstrip("0")] == 1 and len(groups) == 1:
+            given[image.stem] = next(iter(groups))
+            certain.append(image)
+    return certain
 
 
 def unknown_ids(table: Path, images: Sequence[Path]) -> list[str]:
@@ -94,9 +163,3 @@ def kind_of_groups(table: Path | None) -> str:
         return ""
     guessed = any(row.values.get(GUESSED, "").lower() in ("yes", "true", "1") for row in read_rows(table))
     return GUESSED_GROUP if guessed else "group"
-
-
-def write_groups(path: Path, group_of: Mapping[str, str], *, guessed: bool) -> None:
-    """Write the group of each id as a CSV, which says in a column of its own if groups were guessed."""
-    more = {GUESSED: "yes"} if guessed else {}
-    write_csv(path, [{"id": name, "group": group, **more} for name, group in group_of.items()])

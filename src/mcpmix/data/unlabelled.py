@@ -17,11 +17,9 @@ from mcpmix.core.pixels import ENDINGS, Pixels, list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.archives import folder_of
-from mcpmix.data.dataset import load_collection, make_split, notes_of
+from mcpmix.data.dataset import listing, load_collection, make_split, notes_of
 from mcpmix.data.index import DatasetIndex, whole_digest
-from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
-from mcpmix.data.likeness import look_of, matches
-from mcpmix.data.listing import listing
+from mcpmix.data.leakage import SeenImage, images_of, look_of, matches, read_seen, write_seen
 from mcpmix.data.sample import pixel_digest, read_image, resize_image, shows_mask
 
 TRAINING_PART = "training part"

@@ -21,8 +21,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, training_digest
+from mcpmix.data.index import DatasetIndex, cache_of, load_arrays, training_digest
 from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
 from mcpmix.data.unlabelled import TRAINING_PART, Unlabelled
 from mcpmix.generator.autoencoder import (
@@ -34,7 +33,7 @@ from mcpmix.generator.autoencoder import (
 )
 from mcpmix.generator.base import BaseSettings, Images, latent_cache, train_base
 from mcpmix.generator.counterparts import Looks
-from mcpmix.metrics.kid import KID, kid
+from mcpmix.metrics.statistics import KID, kid
 from mcpmix.networks.diffusion import (
     Autoencoder,
     DiffusionBase,
@@ -149,12 +148,34 @@ def run(
 def _start(
     config: Config, images: Images, folder: Path, runtime: Runtime, progress: Progress
 ) -> DiffusionBase:
-    """What training starts from: the base, with the autoencoder and the denoiser that are asked for."""
-    base = load_base(resolve(config.generator.base, "pipeline"))
-    base.vae = vae = _autoencoder(config, base, images, folder, runtime, progress)
-    if config.adapt.unet is not None:
+    """What training starts from: the base, with the autoencoder and the denoiser that are asked for.
+
+    The autoencoder is the base's own or another one, checked and trained further.
+    """
+    settings, base = config.adapt, load_base(resolve(config.generator.base, "pipeline"))
+    vae = base.vae
+    if settings.autoencoder is not None:
+        vae = load_autoencoder(resolve(settings.autoencoder, "pipeline"))
+        require_same_latents(vae, base, settings.autoencoder, images, fresh=settings.unet is not None)
+    if settings.autoencoder_steps or settings.decoder_steps:
+        vae = train_autoencoder(
+            images, vae, folder, steps=settings.autoencoder_steps, device=runtime.device, progress=progress
+        )
+        if settings.decoder_steps:
+            sharpen_decoder(
+                images, vae, folder, steps=settings.decoder_steps, device=runtime.device, progress=progress
+            )
+            save_autoencoder(vae, folder)
+        vae = load_autoencoder(folder / "vae")
+    if settings.unet is not None:
+        vae.register_to_config(scaling_factor=1 / latent_spread(vae, images))
+    progress.say(
+        f"adapt: the autoencoder reconstructs these images at {reconstruction_psnr(vae, images):.1f} dB"
+    )
+    base.vae = vae
+    if settings.unet is not None:
         base.unet = new_unet(
-            config.adapt.unet,
+            settings.unet,
             latent_channels=vae.config.latent_channels,
             text_width=base.text_encoder.config.hidden_size,
             latent_side=config.data.size // base.latent_factor,
@@ -198,33 +219,6 @@ def lora_rank(config: Config, start: DiffusionBase) -> int:
     if rank != "auto":
         return rank
     return _LORA_RANK if sum(p.numel() for p in start.unet.parameters()) > _LARGE else 0
-
-
-def _autoencoder(
-    config: Config, base: DiffusionBase, images: Images, folder: Path, runtime: Runtime, progress: Progress
-) -> Autoencoder:
-    """The autoencoder of the result: the base's own or another one, checked and trained further."""
-    settings, vae = config.adapt, base.vae
-    if settings.autoencoder is not None:
-        vae = load_autoencoder(resolve(settings.autoencoder, "pipeline"))
-        require_same_latents(vae, base, settings.autoencoder, images, fresh=settings.unet is not None)
-    learnt = folder / "vae"
-    if settings.autoencoder_steps or settings.decoder_steps:
-        vae = train_autoencoder(
-            images, vae, folder, steps=settings.autoencoder_steps, device=runtime.device, progress=progress
-        )
-        if settings.decoder_steps:
-            sharpen_decoder(
-                images, vae, folder, steps=settings.decoder_steps, device=runtime.device, progress=progress
-            )
-            save_autoencoder(vae, folder)
-        vae = load_autoencoder(learnt)
-    if settings.unet is not None:
-        vae.register_to_config(scaling_factor=1 / latent_spread(vae, images))
-    progress.say(
-        f"adapt: the autoencoder reconstructs these images at {reconstruction_psnr(vae, images):.1f} dB"
-    )
-    return vae
 
 
 def require_same_latents(

@@ -12,13 +12,15 @@ import torch
 from mcpmix.config import Config
 from mcpmix.core.pixels import Pixels
 from mcpmix.data.augment import LUMA
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.bank import Verdict
 from mcpmix.generator.copies import CopyCheck, copy_problems
 from mcpmix.generator.judge import Judge, load_judge
 from mcpmix.generator.ledger import Row, kind_of
 from mcpmix.networks.features import load_features
+
+Verdict = tuple[dict[str, float | str | None], list[str]]
+"""What was measured on an image, for the ledger, and why it is rejected; without a reason it is admitted."""
 
 _WHITE = 250 / 255  # brighter counts as burnt out
 _MORE_CLIPPED = 0.2  # share of pixels that may be burnt out beyond what real images have, at tolerance 1

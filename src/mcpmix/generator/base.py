@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mcpmix.core.device import Runtime
+from mcpmix.core.files import written
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
-from mcpmix.core.stage_folder import written
 from mcpmix.core.training import fit, plateau
 from mcpmix.networks.diffusion import (
     Autoencoder,

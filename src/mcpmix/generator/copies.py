@@ -8,7 +8,7 @@ correlation of r: 0 for the same picture whatever its brightness, contrast and s
 ones. A training image may be copied turned or mirrored, as fine-tuning shows it; the nearest view counts.
 
 How near a copy is, is read from the real images, for each distance apart (see `Calibration`). The hashes of
-data/likeness would not do: they find the same photograph in another file, which a generator never draws.
+data/leakage would not do: they find the same photograph in another file, which a generator never draws.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.seeds import torch_rng
 from mcpmix.data.augment import apply_colour, apply_geometry, draw_colour, draw_geometry
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 
 Floats = npt.NDArray[np.float64]
 

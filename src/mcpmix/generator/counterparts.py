@@ -11,11 +11,10 @@ from torch.nn import functional as F
 
 from mcpmix.config import Config
 from mcpmix.core.errors import ModelError
-from mcpmix.core.pixels import as_images, as_pixels
-from mcpmix.core.reading import read_json
+from mcpmix.core.files import read_json, write_json
+from mcpmix.core.pixels import Pixels, as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
-from mcpmix.core.stage_folder import write_json
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.generator import Generator, SamplingSettings, load_generator
@@ -105,6 +104,17 @@ class CounterpartMaker:
             sources=as_images(self.arrays.images[chosen]),
         )
         return as_pixels(images)
+
+
+def make_filled(maker: CounterpartMaker, requests: Sequence[Request], batch_size: int) -> Pixels:
+    """Make 1 to `batch_size` counterparts, B,S,S,3 uint8, always computed as a full batch.
+
+    A short batch is padded with its last request. Networks round differently at different batch sizes, but
+    at one size an image's bits do not depend on its place or its neighbours. So whatever is made here can be
+    repeated alone, bit for bit.
+    """
+    filled = [*requests, *[requests[-1]] * (batch_size - len(requests))]
+    return np.asarray(maker.make(filled)[: len(requests)], dtype=np.uint8)
 
 
 def draw_text(config: Config, looks: Looks | None, seed: int) -> str:

@@ -18,12 +18,12 @@ from PIL import Image
 from mcpmix.config import PSEUDO, Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, StorageError
+from mcpmix.core.files import file_digest, written
 from mcpmix.core.pixels import Pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, read_artifact, reuse, workspace, written
+from mcpmix.core.stage_folder import Artifact, StageKey, read_artifact, reuse, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, Record, training_digest
+from mcpmix.data.index import DatasetIndex, Record, cache_of, load_arrays, training_digest
 from mcpmix.data.leakage import SeenImage, images_of
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.networks.depth import DepthNetwork, convention

@@ -12,9 +12,8 @@ from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, training_digest
-from mcpmix.networks.generator import InstructEditor
+from mcpmix.data.index import DatasetIndex, cache_of, load_arrays, training_digest
+from mcpmix.networks.editor import InstructEditor
 from mcpmix.networks.weight_files import folder_digest, resolve, source_name
 
 _BATCH = 4  # images edited at once: 512 px fit into 8 GB

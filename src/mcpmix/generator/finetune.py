@@ -17,8 +17,7 @@ from mcpmix.core.processes import Processes, join
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_everything
 from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifact, reuse, workspace
-from mcpmix.data.cache import Arrays, cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, training_digest
+from mcpmix.data.index import Arrays, DatasetIndex, cache_of, load_arrays, training_digest
 from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.counterparts import CONTROLNET, Looks

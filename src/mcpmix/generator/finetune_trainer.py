@@ -21,9 +21,8 @@ from mcpmix.core.progress import SILENT, Advance, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.training import JsonLines, build_adamw, load_state, run_steps, save_state, warm_up
 from mcpmix.data.augment import apply_colour, draw_colour
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.counterparts import condition
-from mcpmix.networks.controlnet import CONDITIONS, control_from_base, control_from_start
 from mcpmix.networks.diffusion import (
     Autoencoder,
     Batch,
@@ -31,13 +30,18 @@ from mcpmix.networks.diffusion import (
     DiffusionBase,
     NoiseSchedule,
     UNet,
-    decoder_of,
     embed_prompts,
     encode_images,
-    lower_frozen,
     noise_schedule,
-    save_decoder,
     training_loss,
+)
+from mcpmix.networks.generator import (
+    CONDITIONS,
+    control_from_base,
+    control_from_start,
+    decoder_of,
+    lower_frozen,
+    save_decoder,
     with_decoder,
 )
 from mcpmix.networks.weight_files import resolve
@@ -114,13 +118,10 @@ def prepare(
         kept: folder for the latents of each view, so that a killed stage need not encode them again.
     """
     settings, images = config.finetune, as_images(arrays.images)
-    many = len(images) > _MANY
-    turns = range((2 if many else _TURNS) if settings.augment else 1)
-    tints = range(_TINTS if settings.colour > 0 and not many else 1)
-    latents = []
-    views = len(turns) * len(tints)
+    turns, tints = view_counts(settings, len(images))
+    latents, views = [], turns * tints
     with progress.track(f"encoding {len(images)} images in {views} views", len(images) * views) as advance:
-        for view, tint in product(turns, tints):
+        for view, tint in product(range(turns), range(tints)):
             file = None if kept is None else kept / f"{view}-{tint}.safetensors"
             if file is not None and file.exists():
                 latents.append(load_state(file))
@@ -135,7 +136,7 @@ def prepare(
     words = sorted({look for look in looks if look})
     rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(images)
     return TrainingSet(
-        latents=torch.stack(latents).unflatten(0, (len(turns), len(tints))),
+        latents=torch.stack(latents).unflatten(0, (turns, tints)),
         conditions=condition(masks, torch.from_numpy(depths), settings.condition, settings.depth_under_mask),
         masks=masks,
         text=embed_prompts(base, ["", prompt, *(f"{prompt} {look}" for look in words)]),
@@ -154,12 +155,10 @@ def encode_all(vae: Autoencoder, images: Tensor, advance: Advance | None = None)
     return torch.cat(encoded)
 
 
-def view_count(settings: FinetuneConfig, images: int) -> int:
-    """How many views of each image are encoded."""
-    many = images > _MANY
-    return ((2 if many else _TURNS) if settings.augment else 1) * (
-        _TINTS if settings.colour > 0 and not many else 1
-    )
+def view_counts(settings: FinetuneConfig, images: int) -> tuple[int, int]:
+    """How many turns of each image are encoded, and how many tints of each turn."""
+    turns, tints = (2, 1) if images > _MANY else (_TURNS, _TINTS)
+    return turns if settings.augment else 1, tints if settings.colour > 0 else 1
 
 
 def turn(images: Tensor, view: int) -> Tensor:

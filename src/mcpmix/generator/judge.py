@@ -3,6 +3,7 @@
 Each group of the training part is judged by a network that has not seen it.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,14 @@ from torch.nn import functional as F
 from mcpmix.config import Config, JudgeConfig
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, ModelError
+from mcpmix.core.files import read_json, write_json
 from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.reading import read_json
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
-from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, write_json
-from mcpmix.core.training import one_cycle, run_steps
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
+from mcpmix.core.training import fit, one_cycle
 from mcpmix.data.augment import apply_colour, apply_geometry, draw_colour, draw_geometry, normalise
-from mcpmix.data.cache import Arrays, cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, training_digest
+from mcpmix.data.index import Arrays, DatasetIndex, cache_of, load_arrays, training_digest
 from mcpmix.networks.loss import segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter, load_network, save_segmenter
 from mcpmix.networks.weight_files import digest_of_source, source_name
@@ -32,7 +32,6 @@ from mcpmix.networks.weight_files import digest_of_source, source_name
 Floats = npt.NDArray[np.float64]
 
 _FACTS = "judge.json"
-_CHECKPOINT = "checkpoint.safetensors"
 _FLOOR = 0.1  # lowest threshold, however weak the judge is
 _WEIGHT_DECAY = 1e-4
 _WARMUP = 0.1  # share of the steps in which the learning rate rises
@@ -235,13 +234,16 @@ def train_judge(
     fold_of = deal_folds(groups, settings.folds, seed)
     folds = np.array([fold_of[group] for group in groups])
     places = [folder / f"fold-{fold}" for fold in range(max(fold_of.values()) + 1)]
+    checkpoints = [place / f"judge {place.name}.checkpoint" for place in places]
     networks = []
-    for fold, place in enumerate(places):
-        place.mkdir(parents=True, exist_ok=True)
+    for fold, checkpoint in enumerate(checkpoints):
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
         seen = np.flatnonzero(folds != fold)
         images = as_images(arrays.images[seen])
         masks = torch.from_numpy(arrays.masks[seen])[:, None].float()
-        networks.append(_train_fold(images, masks, settings, seed_for(seed, fold), device, place, progress))
+        networks.append(
+            _train_fold(images, masks, settings, seed_for(seed, fold), device, checkpoint, progress)
+        )
     judge = Judge(networks, fold_of, {}, device=device)
     found = judge.probabilities(arrays.images, groups) > 0.5
     dice = dice_of(found, arrays.masks)
@@ -255,8 +257,8 @@ def train_judge(
         save_segmenter(network, place, description)
     facts = {"fold_of": judge.fold_of, "real": judge.real, "chance": judge.chance}
     write_json(folder / _FACTS, {**facts, "settings": settings.model_dump(mode="json")})
-    for place in places:
-        (place / _CHECKPOINT).unlink(missing_ok=True)
+    for checkpoint in checkpoints:
+        checkpoint.unlink(missing_ok=True)
     return judge
 
 
@@ -281,7 +283,7 @@ def _train_fold(
     settings: JudgeConfig,
     seed: int,
     device: torch.device | str,
-    folder: Path,
+    checkpoint: Path,
     progress: Progress,
 ) -> nn.Module:
     """A network trained on N,3,S,S images in [0, 1] and N,1,S,S masks."""
@@ -289,10 +291,9 @@ def _train_fold(
     network = build_segmenter(settings.network, settings.variant, settings.weights, settings.options)
     network = network.to(device).train()
     optimiser = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=_WEIGHT_DECAY)
-    rates = one_cycle(optimiser, settings.steps + 1, _WARMUP)
     count = settings.batch_size
 
-    def step(index: int) -> float:
+    def loss(index: int) -> Tensor:
         seed_everything("judge-step", seed, index)  # dropout inside the network
         rng = torch_rng("judge-batch", seed, index)
         drawn = torch.randint(len(images), (count,), generator=rng)
@@ -304,20 +305,17 @@ def _train_fold(
         # the first hundred steps.
         found = torch.sigmoid(logits.float())
         both, total = (found * targets).sum((1, 2, 3)), (found + targets).sum((1, 2, 3))
-        loss = segmentation_loss(logits, targets) + (1 - ((2 * both + 1) / (total + 1)).mean())
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        rates.step()
-        return float(loss.item())
+        return segmentation_loss(logits, targets) + (1 - ((2 * both + 1) / (total + 1)).mean())
 
-    run_steps(
-        step,
-        steps=settings.steps,
-        state={"network": network, "optimiser": optimiser, "rates": rates},
-        checkpoint=folder / _CHECKPOINT,
+    fit(
+        loss,
+        network,
+        optimiser,
+        lambda optimiser, steps: one_cycle(optimiser, steps + 1, _WARMUP),
+        settings.steps,
+        checkpoint,
+        largest_gradient=math.inf,
         save_every=max(1, settings.steps // 2),
-        title=f"judge {folder.name}",
         progress=progress,
     )
     return network.eval()

@@ -20,13 +20,12 @@ from mcpmix.core.errors import DataError
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.data.sample import read_image
-from mcpmix.generator.counterparts import CounterpartMaker, build_maker
+from mcpmix.generator.counterparts import build_maker, make_filled
 from mcpmix.generator.depth import read_depths
-from mcpmix.generator.ledger import admitted_replicas, read_rows
-from mcpmix.generator.review import Review
-from mcpmix.generator.workers import Request, WorkerPool
+from mcpmix.generator.ledger import Review, admitted_replicas, read_rows
+from mcpmix.generator.workers import Make, Request, WorkerPool
 
 Replicas = npt.NDArray[np.int64]
 
@@ -288,11 +287,11 @@ def open_source(
         raise DataError(
             "Pairs made in training need the generator and the depth maps: run `mcpmix finetune` first."
         )
-    make = partial(_make_maker, config, generator.folder, train, depth.folder)
+    prepare = partial(_prepare, config, generator.folder, train, depth.folder)
     return OnTheFly(
         plan,
         images,
-        WorkerPool(make, workers=synthesis.workers, batch_size=synthesis.batch_size),
+        WorkerPool(prepare, workers=synthesis.workers),
         order,
         epochs=config.train.epochs + config.train.tail_epochs,
         batch_size=synthesis.batch_size,
@@ -321,8 +320,9 @@ def read_bank(
     }
 
 
-def _make_maker(config: Config, generator: Path, train: Arrays, depth: Path) -> CounterpartMaker:
+def _prepare(config: Config, generator: Path, train: Arrays, depth: Path) -> Make:
     """Build the generator inside a worker; one thread, so that no result depends on how many share a CPU."""
     settings = config.runtime
     runtime = setup(settings.device, settings.precision, 1, settings.deterministic)
-    return build_maker(config, generator, train, read_depths(depth, train.ids), runtime.device)
+    maker = build_maker(config, generator, train, read_depths(depth, train.ids), runtime.device)
+    return partial(make_filled, maker, batch_size=config.synthesis.batch_size)

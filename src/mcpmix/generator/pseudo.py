@@ -12,11 +12,12 @@ import numpy as np
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
+from mcpmix.core.files import written
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace, written
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.judge import Floats, Judge, dice_of, load_judge
 

@@ -7,14 +7,13 @@ from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import Artifact, StageKey, locked, reuse, verify, workspace
-from mcpmix.data.cache import cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, cache_of, load_arrays
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
 from mcpmix.generator.admission import Admission, open_admission
-from mcpmix.generator.bank import Bank, contact_sheet, damaged, draw_histogram
+from mcpmix.generator.bank import Bank, contact_sheet, draw_histogram
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
-from mcpmix.generator.ledger import LEDGER, Ledger, read_verified
+from mcpmix.generator.ledger import LEDGER, Ledger, damaged, read_verified
 from mcpmix.networks.features import features_digest
 from mcpmix.networks.weight_files import resolve
 

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from mcpmix.config import Config, GeneratorValidationConfig
 from mcpmix.core.device import Runtime
+from mcpmix.core.files import read_json, write_json, written
 from mcpmix.core.pixels import as_images, as_pixels, write_png
-from mcpmix.core.reading import read_json
 from mcpmix.core.seeds import seed_for, torch_rng
-from mcpmix.core.stage_folder import write_json, written
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.counterparts import CONTROLNET, condition, swapped_conditions
 from mcpmix.generator.finetune_trainer import LOG, Networks, encode_all
 from mcpmix.generator.judge import Judge

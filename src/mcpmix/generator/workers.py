@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Protocol, final
-
-import numpy as np
+from typing import final
 
 from mcpmix.core.errors import McpmixError, TrainingError
 from mcpmix.core.pixels import Pixels
@@ -38,23 +36,8 @@ class Request:
     replica: int
 
 
-class Maker(Protocol):
-    """What makes counterparts; `CounterpartMaker` is one."""
-
-    def make(self, requests: Sequence[Request]) -> np.ndarray:
-        """B,S,S,3 uint8 images, made as one batch."""
-        ...
-
-
-def make_filled(maker: Maker, requests: Sequence[Request], batch_size: int) -> Pixels:
-    """Make 1 to `batch_size` counterparts, B,S,S,3 uint8, always computed as a full batch.
-
-    A short batch is padded with its last request. Networks round differently at different batch sizes, but
-    at one size an image's bits do not depend on its place or its neighbours. So whatever is made here can be
-    repeated alone, bit for bit.
-    """
-    filled = [*requests, *[requests[-1]] * (batch_size - len(requests))]
-    return np.asarray(maker.make(filled)[: len(requests)], dtype=np.uint8)
+Make = Callable[[Sequence[Request]], Pixels]
+"""Makes 1 to a batch of counterparts, B,S,S,3 uint8."""
 
 
 @final
@@ -65,18 +48,18 @@ class WorkerPool:
     in `close`. If the parent is killed, they end by themselves.
 
     Args:
-        make_maker: builds the generator inside a worker; must be picklable.
+        prepare: builds the generator inside a worker and gives what makes counterparts; must be picklable.
     """
 
-    def __init__(self, make_maker: Callable[[], Maker], *, workers: int, batch_size: int) -> None:
-        context, payload = get_context("spawn"), pickle.dumps(make_maker)
+    def __init__(self, prepare: Callable[[], Make], *, workers: int) -> None:
+        context, payload = get_context("spawn"), pickle.dumps(prepare)
         self.processes = []
         self._idle: SimpleQueue[int] = SimpleQueue()
         self._pipes: list[Connection] = []
         with interrupts_held():
             for number in range(workers):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, payload, batch_size), daemon=True)
+                process = context.Process(target=_work, args=(there, payload), daemon=True)
                 process.start()
                 there.close()  # or the end of the worker would not be seen as the end of the pipe
                 self.processes.append(process)
@@ -121,19 +104,19 @@ class WorkerPool:
             pipe.close()
 
 
-def _work(pipe: Connection, payload: bytes, batch_size: int) -> None:
-    """Inside a worker: build a maker, then make batches until the parent closes the pipe."""
+def _work(pipe: Connection, payload: bytes) -> None:
+    """Inside a worker: build the generator, then make batches until the parent closes the pipe."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        maker: Maker = pickle.loads(payload)()
+        make: Make = pickle.loads(payload)()
         while True:
             try:
                 requests = pipe.recv()
             except EOFError:
                 return
             # One by one: a view would keep the whole batch in memory as long as one of its images.
-            pipe.send(list(make_filled(maker, requests, batch_size)))
+            pipe.send(list(make(requests)))
     except Exception as error:  # whatever it is, the parent tells it
         text = str(error) if isinstance(error, McpmixError) else f"{type(error).__name__}: {error}"
         problem = TrainingError(f"Counterparts cannot be made: {text}")

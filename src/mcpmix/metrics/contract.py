@@ -23,7 +23,7 @@ Undefined is NaN. `EmptyRule` names the two right-hand columns and lets a caller
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,17 @@ def as_mask(array: npt.ArrayLike, name: str = "mask") -> Mask:
         low, high = values.min(), values.max()  # NaN if one value is: then both comparisons are false
         ones = int(np.count_nonzero(values))
         if not (low >= 0 and high in (0, 1, 255) and ones == np.count_nonzero(values == high) * bool(high)):
-            raise DataError(_value_message(values, name))
+            expected = f"{name} must be a hard mask with values 0 and 1 or 0 and 255"
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                missing = int(np.isnan(values).sum())
+                raise DataError(f"{expected}, but {missing} of its {values.size} values are NaN.")
+            found = np.unique(values)
+            shown = ", ".join(f"{value:.6g}" for value in found[:_SHOWN_VALUES])
+            more = f" and {found.size - _SHOWN_VALUES} more" if found.size > _SHOWN_VALUES else ""
+            raise DataError(
+                f"{expected}, but it holds {shown}{more}. No threshold is applied silently: for a soft map "
+                "or a mask blurred by JPEG, pass `map >= threshold`; for a label map, pass `map == label`."
+            )
         mask = np.ascontiguousarray(values if high <= 1 else values != 0, np.uint8)
     mask = mask.view(np.uint8)
     mask.setflags(write=False)  # a view: the kernels are compiled for one kind of array only
@@ -180,16 +190,3 @@ def as_pair(truth: npt.ArrayLike, prediction: npt.ArrayLike) -> tuple[Mask, Mask
             f"{sizes[1]}. Resize the prediction to the truth (probabilities first, then threshold)."
         )
     return masks[0], masks[1]
-
-
-def _value_message(values: npt.NDArray[Any], name: str) -> str:
-    expected = f"{name} must be a hard mask with values 0 and 1 or 0 and 255"
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        return f"{expected}, but {int(np.isnan(values).sum())} of its {values.size} values are NaN."
-    found = np.unique(values)
-    shown = ", ".join(f"{value:.6g}" for value in found[:_SHOWN_VALUES])
-    more = f" and {found.size - _SHOWN_VALUES} more" if found.size > _SHOWN_VALUES else ""
-    return (
-        f"{expected}, but it holds {shown}{more}. No threshold is applied silently: for a soft map or a "
-        f"mask blurred by JPEG, pass `map >= threshold`; for a label map, pass `map == label`."
-    )

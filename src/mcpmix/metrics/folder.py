@@ -12,9 +12,9 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from mcpmix.core.errors import ConfigError, DataError, StorageError, bullet_list
+from mcpmix.core.files import write_json
 from mcpmix.core.pixels import Pixels, list_images
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import write_json
 from mcpmix.data.sample import read_image
 from mcpmix.data.tables import write_csv
 from mcpmix.metrics.contract import (

@@ -1,15 +1,18 @@
-"""Maximum mean discrepancy between two sets of feature vectors."""
+"""The discrepancy D of RLA: the maximum mean discrepancy between features that a frozen network gives."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mcpmix.core.errors import ConfigError, DataError
+from mcpmix.core.errors import ConfigError, DataError, ModelError
 
 Estimator = Literal["biased", "unbiased"]
+
+FeatureExtractor = Callable[[Tensor], Tensor]
+"""Images (B, 3, H, W) to pooled features (B, F); an `nn.Module` or any differentiable function."""
 
 
 def mmd(
@@ -131,3 +134,34 @@ def _median_square(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
 def _mean_off_diagonal(square: Tensor) -> Tensor:
     n = len(square)
     return (square.sum() - square.diagonal().sum()) / (n * (n - 1))
+
+
+class FrozenFeatures:
+    """Calls phi, the network whose features are compared, frozen and on the device of the images.
+
+    Not an `nn.Module`, on purpose: as an attribute of one it stays out of `parameters()`, `state_dict()` and
+    `train()`. The module it was given is frozen in place.
+    """
+
+    def __init__(self, extractor: FeatureExtractor) -> None:
+        self._extractor = extractor
+        if isinstance(extractor, nn.Module):
+            extractor.requires_grad_(False)
+            extractor.eval()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (B, F) of images (B, 3, H, W); gradients flow to the images, never to the weights."""
+        if isinstance(self._extractor, nn.Module):
+            if self._extractor.training:  # a model that contains phi may have been switched to training
+                self._extractor.eval()
+            weight = next(self._extractor.parameters(), None)
+            if weight is not None and weight.device != images.device:
+                self._extractor.to(images.device)
+        features = self._extractor(images)
+        if features.ndim != 2 or features.shape[0] != images.shape[0]:
+            raise ModelError(
+                f"The feature extractor must return one vector per image, ({images.shape[0]}, F), for images "
+                f"{tuple(images.shape)}; it gave {tuple(features.shape)}. Average feature maps over height "
+                "and width."
+            )
+        return features

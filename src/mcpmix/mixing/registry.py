@@ -8,14 +8,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcpmix.core.errors import ConfigError, did_you_mean
 from mcpmix.mixing.appearance_mixes import AugMix, DiffuseMix, PixMix
-from mcpmix.mixing.generative import ControlPolypNet, GenSRRFI, SatSynth
+from mcpmix.mixing.generative import Append, ControlPolypNet, GenSRRFI, SatSynth
 from mcpmix.mixing.hsmix import HSMix
 from mcpmix.mixing.mcpmix import CosineMix, StepwiseMix, UniformMix
 from mcpmix.mixing.partner_mixes import CutMix, GridMix, Mixup, SmoothMix
 from mcpmix.mixing.puzzlemix import PuzzleMix
 from mcpmix.mixing.rla import RLA, RLAMix
 from mcpmix.mixing.semi_supervised import MeanTeacher, PseudoLabel, PseudoLabelMix
-from mcpmix.mixing.strategy import Append, FullSup, Strategy, TrainingSource
+from mcpmix.mixing.strategy import FullSup, Strategy, TrainingSource
 from mcpmix.mixing.strong_augmentation import StrongAugmentation
 
 STRATEGIES: dict[str, type[Strategy]] = {

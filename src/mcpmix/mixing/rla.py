@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from mcpmix.core.errors import ConfigError, DataError, TrainingError
 from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing.controllers import CONTROLLERS, RunningMean, Statistics
-from mcpmix.mixing.frozen_features import FeatureExtractor, FrozenFeatures
 from mcpmix.mixing.mcpmix import cosine_decay, mix, paired_terms
-from mcpmix.mixing.mmd import mmd
+from mcpmix.mixing.mmd import FeatureExtractor, FrozenFeatures, mmd
 from mcpmix.mixing.strategy import Batch, Strategy, Term, require
 
 _COLLAPSE = 0.05  # share of rho_max below which the mixed images teach nothing

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ModelError
-from mcpmix.core.reading import read_json
+from mcpmix.core.files import read_json
 
 _METRIC_TYPES = ("zoedepth", "glpn")
 _METRIC_DPT = re.compile(r"dpt[^/]*(nyu|kitti)", re.IGNORECASE)  # DPTs trained on sets with depth in metres

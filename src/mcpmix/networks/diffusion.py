@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import DependencyError, ModelError
-from mcpmix.core.reading import read_json
+from mcpmix.core.files import read_json
 
 if TYPE_CHECKING:
     from diffusers import (
@@ -37,9 +35,7 @@ Autoencoder: TypeAlias = "AutoencoderKL | AutoencoderTiny"
 UNet: TypeAlias = "UNet2DConditionModel"
 ControlNet: TypeAlias = "ControlNetModel"
 Network = TypeVar("Network", "UNet2DConditionModel", "AutoencoderTiny", "AutoencoderKL", "CLIPTextModel")
-DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
 _ATTENTION = ["to_q", "to_k", "to_v", "to_out.0"]  # layers that LoRA widens
-_DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 # Without accelerate: diffusers advises to install it unless it is told so; neither memory nor time differ.
 _LOADING = {"torch_dtype": torch.float32, "low_cpu_mem_usage": False}
 AUTOENCODERS = ("AutoencoderKL", "AutoencoderTiny")  # classes of diffusers
@@ -414,60 +410,3 @@ def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tens
     covered = F.adaptive_avg_pool2d(masks[:, None], size)[:, 0]
     emphasis = 1 + (weight - 1) * covered
     return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)
-
-
-# --- the unlocked decoder ----------------------------------------------------------------------------------
-
-
-def decoder_of(unet: "UNet2DConditionModel") -> nn.ModuleDict:
-    """The UNet's decoder, shared with it: up blocks, last norm and last convolution.
-
-    The names in its state dict are those of the UNet's.
-    """
-    return nn.ModuleDict({name: part for name in _DECODER if (part := getattr(unet, name)) is not None})
-
-
-def with_decoder(unet: "UNet2DConditionModel", decoder: nn.ModuleDict) -> "UNet2DConditionModel":
-    """A second UNet with another decoder; encoder and middle are shared with the first, not copied."""
-    view = copy.copy(unet)
-    view._modules = {**unet._modules, **dict(decoder.items())}
-    return view
-
-
-def lower_frozen(unet: "UNet2DConditionModel", precision: torch.dtype) -> None:
-    """Keep the frozen weights of the UNet's blocks in the format in which autocast computes.
-
-    Autocast would round the same weights in the same way at every pass: results are equal to the last bit,
-    and half of the memory is free. Norms stay as they are, since autocast computes some of them in float32;
-    so does the first layer, by which the UNet says which format its inputs have.
-    """
-    if precision == torch.float32:
-        return
-    for blocks in (unet.down_blocks, unet.mid_block, unet.up_blocks):
-        for layer in blocks.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear) and not layer.weight.requires_grad:
-                layer.to(precision)
-
-
-def save_decoder(decoder: nn.ModuleDict, control: Path) -> None:
-    """Write an unlocked decoder into the folder of the ControlNet that was trained with it."""
-    save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, control / DECODER_FILE)
-
-
-def load_decoder(unet: "UNet2DConditionModel", control: Path) -> bool:
-    """Put the decoder that was saved with a ControlNet into a UNet, if there is one; returns whether.
-
-    Raises:
-        ModelError: the file is damaged or belongs to another base.
-    """
-    path = control / DECODER_FILE
-    if not path.exists():
-        return False
-    try:
-        decoder_of(unet).load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:
-        raise ModelError(
-            f"{path} does not fit the decoder of the base model. Use the base that the ControlNet was "
-            f"fine-tuned on, or fine-tune again. ({error!s:.160})"  # torch would list all layers
-        ) from error
-    return True

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mcpmix.core.errors import ModelError
-from mcpmix.core.reading import expanded, read_json
+from mcpmix.core.files import expanded, read_json
 from mcpmix.data.augment import normalise
 from mcpmix.networks.weight_files import (
     EMBEDDED,

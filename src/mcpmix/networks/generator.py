@@ -1,30 +1,39 @@
-"""Networks that draw images: the mask-conditioned generator, and the editor by instruction of DiffuseMix.
+"""The mask-conditioned generator: a ControlNet on a base, how it starts, what is saved of it, how it draws.
 
 An image depends on its own seed and conditions only, never on the batch it was made in (up to rounding).
 """
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mcpmix.core.errors import ModelError
-from mcpmix.networks.controlnet import load_control
+from mcpmix.core.errors import ModelError, bullet_list
+from mcpmix.core.files import read_json
 from mcpmix.networks.diffusion import (
+    ControlNet,
     DiffusionBase,
+    UNet,
     decode_latents,
     embed_prompts,
     encode_images,
-    load_decoder,
     predict_controlled,
 )
 
-if TYPE_CHECKING:
-    from diffusers import ControlNetModel
+CONDITIONS = 2  # channels of the condition: mask and depth
+DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
+# What a ControlNet has in common with the UNet whose encoder it began as.
+_SHARED = ("in_channels", "block_out_channels", "down_block_types", "layers_per_block", "cross_attention_dim")
+# What diffusers assumes where an old configuration file, as some published ones are, does not say it.
+_PUBLISHED_CHANNELS, _PUBLISHED_WIDTHS = 3, (16, 32, 96, 256)
+_DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Generator:
     Without a ControlNet it draws what the base knows, whatever the condition says.
     """
 
-    def __init__(self, base: DiffusionBase, control: "ControlNetModel | None") -> None:
+    def __init__(self, base: DiffusionBase, control: "ControlNet | None") -> None:
         self.base = base.freeze()
         self.control = None if control is None else control.eval().requires_grad_(False)
         self.device = base.unet.device
@@ -88,7 +97,7 @@ class Generator:
         from diffusers import DPMSolverMultistepScheduler
 
         height, width = condition.shape[2:]
-        _require_sides("generator", condition, self.base.image_multiple)
+        require_sides("generator", condition, self.base.image_multiple)
         condition = condition.to(self.device, self.base.unet.dtype)
         scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
         scheduler.set_timesteps(settings.steps, device=self.device)
@@ -164,7 +173,7 @@ class _Known(nn.Module):
 
 
 @contextmanager
-def _embedded_once(control: "ControlNetModel | None", condition: Tensor) -> Iterator[None]:
+def _embedded_once(control: "ControlNet | None", condition: Tensor) -> Iterator[None]:
     """Embed the condition once instead of in every step: it is work at image size, and never changes."""
     if control is None:
         yield
@@ -190,85 +199,177 @@ def load_generator(base: DiffusionBase, control: Path) -> Generator:
     return Generator(base, network)
 
 
-class InstructEditor:
-    """InstructPix2Pix, with the scheduler that DiffuseMix uses: another appearance in the same layout.
-
-    It does not see masks: DiffuseMix trains on its edits under the mask of the original.
-
-    Args:
-        folder: a pipeline in diffusers' layout, such as that of timbrooks/instruct-pix2pix.
-
-    Raises:
-        ModelError: the folder is missing, damaged or of another kind of pipeline.
-    """
-
-    def __init__(
-        self, folder: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
-    ) -> None:
-        from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
-
-        try:
-            # The safety checker blackens frames of mucosa.
-            pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-                folder,
-                dtype=precision,
-                safety_checker=None,
-                requires_safety_checker=False,
-                low_cpu_mem_usage=False,
-            )
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise ModelError(f"Cannot load the editor in {folder}: {error}") from error
-        latents, inputs = pipeline.vae.config.latent_channels, pipeline.unet.config.in_channels
-        if inputs != 2 * latents:
-            raise ModelError(
-                f"{folder} is not an InstructPix2Pix pipeline: its UNet takes {inputs} channels, expected "
-                f"{2 * latents} (latents of the noise and of the image)."
-            )
-        pipeline.scheduler = EulerAncestralDiscreteScheduler.from_config(pipeline.scheduler.config)
-        pipeline.set_progress_bar_config(disable=True)
-        self.pipeline = pipeline.to(device)
-        self.precision = precision
-
-    @torch.no_grad()
-    def edit(
-        self,
-        images: Tensor,
-        instructions: Sequence[str],
-        seeds: Sequence[int],
-        *,
-        steps: int,
-        guidance: float,
-        image_guidance: float,
-    ) -> Tensor:
-        """Edit each image by its own instruction.
-
-        Args:
-            images: B,3,H,W in [0, 1].
-            seeds: each image's noise comes from its own.
-            guidance: towards the instruction.
-            image_guidance: towards the image.
-
-        Returns:
-            B,3,H,W in [0, 1], float32 on the CPU.
-        """
-        levels = len(self.pipeline.unet.config.block_out_channels)
-        _require_sides("editor", images, int(self.pipeline.vae_scale_factor * 2 ** (levels - 1)))
-        edited: Tensor = self.pipeline(
-            prompt=list(instructions),
-            image=images.to(self.pipeline.device, self.precision),
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            image_guidance_scale=image_guidance,
-            generator=[torch.Generator().manual_seed(seed) for seed in seeds],
-            output_type="pt",
-        ).images
-        return edited.float().cpu().clamp(0, 1)
-
-
-def _require_sides(what: str, images: Tensor, multiple: int) -> None:
+def require_sides(what: str, images: Tensor, multiple: int) -> None:
+    """Refuse images B,C,H,W whose sides are not multiples of what a network, `what`, needs."""
     height, width = images.shape[2:]
     if height % multiple or width % multiple:
         raise ModelError(
             f"The {what} needs image sides that are multiples of {multiple}, got {width}x{height}. "
             f"Set data.size to {max(multiple, round(height / multiple) * multiple)}."
         )
+
+
+# --- what a ControlNet starts from -------------------------------------------------------------------------
+
+
+def load_control(folder: Path) -> ControlNet:
+    """Read a ControlNet folder in diffusers' layout.
+
+    Raises:
+        ModelError: it is missing or damaged.
+    """
+    from diffusers import ControlNetModel
+
+    try:
+        control: ControlNet = ControlNetModel.from_pretrained(folder, low_cpu_mem_usage=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
+    return control
+
+
+def embedding_widths(unet: UNet) -> tuple[int, ...]:
+    """Widths of the condition embedding: the published ones, none wider than the UNet's first block."""
+    return tuple(min(width, unet.config.block_out_channels[0]) for width in _PUBLISHED_WIDTHS)
+
+
+def control_from_base(
+    base: DiffusionBase, condition_channels: int = CONDITIONS, embedding: Sequence[int] | None = None
+) -> ControlNet:
+    """A ControlNet that starts as a copy of the UNet's encoder, with zero output.
+
+    Args:
+        condition_channels: channels of the condition image; mask and depth make 2.
+        embedding: widths of the condition embedding; its length fixes the down-sampling (four for 8x). None:
+            see `embedding_widths`.
+    """
+    from diffusers import ControlNetModel
+
+    control: ControlNet = ControlNetModel.from_unet(
+        base.unet,
+        conditioning_channels=condition_channels,
+        conditioning_embedding_out_channels=tuple(embedding or embedding_widths(base.unet)),
+    )
+    return control.train().requires_grad_(True)
+
+
+def control_from_start(base: DiffusionBase, folder: Path) -> ControlNet:
+    """A trained ControlNet for mask and depth, to be trained further.
+
+    One for grey images in three channels, as the published ones for depth are, is taken too: depth gets the
+    sum of their weights, so that it answers to depth as before, and the mask starts without any.
+
+    Raises:
+        ModelError: it does not fit the base, takes another kind of condition, or comes with a decoder.
+    """
+    require_fit(folder, base.unet.config, base.latent_factor)
+    if (folder / DECODER_FILE).exists():
+        raise ModelError(
+            f"{folder} holds a ControlNet with an unlocked decoder ({DECODER_FILE}), which it would lose as "
+            "a start. Take one that was trained without, or delete that file if this is wanted."
+        )
+    control = load_control(folder)
+    control.register_to_config(_name_or_path="")  # a path of this machine, which may name people
+    if control.config["conditioning_channels"] == 3:
+        grey = control.controlnet_cond_embedding.conv_in
+        weight = grey.weight.detach().sum(dim=1)
+        both = nn.Conv2d(2, grey.out_channels, grey.kernel_size, padding=grey.padding)
+        with torch.no_grad():
+            both.weight.copy_(torch.stack([torch.zeros_like(weight), weight], dim=1))
+            cast(nn.Parameter, both.bias).copy_(grey.bias)
+        control.controlnet_cond_embedding.conv_in = both
+        control.register_to_config(conditioning_channels=2)
+    return control.train().requires_grad_(True)
+
+
+def require_fit(folder: Path, unet: Mapping[str, Any], latent_factor: int | None = None) -> None:
+    """Refuse a ControlNet, by its configuration file, that is not made for a base with this UNet.
+
+    Args:
+        unet: configuration of the base's UNet.
+        latent_factor: side of an image over the side of its latents; None: not compared.
+
+    Raises:
+        ModelError: with all differences.
+    """
+    try:
+        config = read_json(folder / "config.json")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load the ControlNet in {folder}: {error}") from error
+    kind = config.get("_class_name")
+    if kind != "ControlNetModel":
+        raise ModelError(f"{folder} does not hold a ControlNet but a network of class {kind}.")
+    differences = []
+    for name in _SHARED:
+        there, here = config.get(name), unet.get(name)
+        here = list(here) if isinstance(here, tuple) else here
+        if there != here:
+            differences.append(f"{name}: {there} there, {here} in the base")
+    factor = 2 ** (len(config.get("conditioning_embedding_out_channels", _PUBLISHED_WIDTHS)) - 1)
+    if latent_factor is not None and factor != latent_factor:
+        differences.append(f"down-sampling of the condition: {factor} there, {latent_factor} in the base")
+    if (channels := config.get("conditioning_channels", _PUBLISHED_CHANNELS)) not in (2, 3):
+        differences.append(
+            f"channels of the condition: {channels} there; expected 2 (mask, depth) or 3 (depth in grey)"
+        )
+    if differences:
+        raise ModelError(
+            bullet_list(f"The ControlNet {folder} is not made for this base:", differences)
+            + "\nSet finetune.start to one that is, or to null for a copy of the base's encoder."
+        )
+
+
+# --- the unlocked decoder ----------------------------------------------------------------------------------
+
+
+def decoder_of(unet: UNet) -> nn.ModuleDict:
+    """The UNet's decoder, shared with it: up blocks, last norm and last convolution.
+
+    The names in its state dict are those of the UNet's.
+    """
+    return nn.ModuleDict({name: part for name in _DECODER if (part := getattr(unet, name)) is not None})
+
+
+def with_decoder(unet: UNet, decoder: nn.ModuleDict) -> UNet:
+    """A second UNet with another decoder; encoder and middle are shared with the first, not copied."""
+    view = copy.copy(unet)
+    view._modules = {**unet._modules, **dict(decoder.items())}
+    return view
+
+
+def lower_frozen(unet: UNet, precision: torch.dtype) -> None:
+    """Keep the frozen weights of the UNet's blocks in the format in which autocast computes.
+
+    Autocast would round the same weights in the same way at every pass: results are equal to the last bit,
+    and half of the memory is free. Norms stay as they are, since autocast computes some of them in float32;
+    so does the first layer, by which the UNet says which format its inputs have.
+    """
+    if precision == torch.float32:
+        return
+    for blocks in (unet.down_blocks, unet.mid_block, unet.up_blocks):
+        for layer in blocks.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear) and not layer.weight.requires_grad:
+                layer.to(precision)
+
+
+def save_decoder(decoder: nn.ModuleDict, control: Path) -> None:
+    """Write an unlocked decoder into the folder of the ControlNet that was trained with it."""
+    save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, control / DECODER_FILE)
+
+
+def load_decoder(unet: UNet, control: Path) -> bool:
+    """Put the decoder that was saved with a ControlNet into a UNet, if there is one; returns whether.
+
+    Raises:
+        ModelError: the file is damaged or belongs to another base.
+    """
+    path = control / DECODER_FILE
+    if not path.exists():
+        return False
+    try:
+        decoder_of(unet).load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        raise ModelError(
+            f"{path} does not fit the decoder of the base model. Use the base that the ControlNet was "
+            f"fine-tuned on, or fine-tune again. ({error!s:.160})"  # torch would list all layers
+        ) from error
+    return True

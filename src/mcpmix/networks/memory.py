@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mcpmix.core.errors import ModelError
-from mcpmix.core.reading import read_json
-from mcpmix.networks.controlnet import CONDITIONS, embedding_widths
-from mcpmix.networks.diffusion import AUTOENCODERS, Autoencoder, decoder_of, predict_controlled, shrinkage
+from mcpmix.core.files import read_json
+from mcpmix.networks.diffusion import AUTOENCODERS, Autoencoder, predict_controlled, shrinkage
+from mcpmix.networks.generator import CONDITIONS, decoder_of, embedding_widths
 from mcpmix.networks.weight_files import resolve, split_pin
 
 if TYPE_CHECKING:

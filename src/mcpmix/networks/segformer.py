@@ -17,7 +17,7 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.utils import logging
 
 from mcpmix.core.errors import ConfigError, ModelError
-from mcpmix.core.reading import read_json
+from mcpmix.core.files import read_json
 from mcpmix.networks.weight_files import resolve, resolve_file
 
 # depths, hidden sizes, decoder width. `nano` is ours: half the width of b0 and one block per stage.

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
+from mcpmix.core.files import expanded, read_json
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
-from mcpmix.core.reading import expanded, read_json
 from mcpmix.core.stage_folder import read_artifact, verify
 from mcpmix.networks.segnet import SEGNETS, SegNet
 from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pin

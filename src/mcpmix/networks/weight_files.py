@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 
 from mcpmix.core.errors import ModelError
-from mcpmix.core.reading import expanded
-from mcpmix.core.stage_folder import digest_of, file_digest
+from mcpmix.core.files import expanded, file_digest
+from mcpmix.core.stage_folder import digest_of
 
 EMBEDDED = "embedded"
 RESNET_URL = "https://download.pytorch.org/models/resnet50-11ad3fa6.pth"  # torchvision's IMAGENET1K_V2

@@ -10,12 +10,11 @@ from typing import Any
 
 from mcpmix import __version__
 from mcpmix.core.errors import StorageError
+from mcpmix.core.files import file_digest, storage_errors, written
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import file_digest, storage_errors, written
 from mcpmix.pack import unpack
 from mcpmix.pack.unpack import MANIFEST, seal_of
 
-SCRIPT = "unpack.py"
 Members = Mapping[str, Path | bytes]
 """Names in the archive, with `/` between folders, to a file or to what is written."""
 
@@ -34,7 +33,7 @@ def write_archive(
     """
     if out.exists():
         raise StorageError(f"{out} exists already. Choose another name, or remove it.")
-    members = {SCRIPT: Path(unpack.__file__), **members}
+    members = {"unpack.py": Path(unpack.__file__), **members}
     with storage_errors(out.parent), progress.track(f"packing {out.name}", len(members)) as advance:
         files = {}
         for name, content in members.items():
@@ -48,9 +47,7 @@ def write_archive(
         out.parent.mkdir(parents=True, exist_ok=True)
         with written(out) as temporary, tarfile.open(temporary, "w") as archive:
             for name, content in {**written_first, **members}.items():
-                entry = tarfile.TarInfo(
-                    f"{out.stem}/{name}"
-                )  # without owner and time: equal input, equal file
+                entry = tarfile.TarInfo(f"{out.stem}/{name}")  # no owner, no time: equal input, equal file
                 entry.size = len(content) if isinstance(content, bytes) else content.stat().st_size
                 with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as stream:
                     archive.addfile(entry, stream)

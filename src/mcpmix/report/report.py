@@ -12,17 +12,16 @@ from typing import Any, Self
 
 from mcpmix.config import Config
 from mcpmix.config_file import to_yaml, without_places
+from mcpmix.core.files import write_json, write_text
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, reuse, workspace, write_json, write_text
+from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, reuse, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex, Record, whole_digest
+from mcpmix.data.index import DatasetIndex, Record, load_arrays, whole_digest
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import ALL_PARTS, KNOWN
-from mcpmix.generator.review import Review
+from mcpmix.generator.ledger import Review
 from mcpmix.networks.weight_files import licence_of
-from mcpmix.report import render_page, tables
-from mcpmix.report.alarms import alarms, nothing_learnt
+from mcpmix.report import render_page, sentences, tables
 from mcpmix.report.arms import Arm, arms_of, label_of, method_of, reference_of
 from mcpmix.report.pictures import (
     TRUTH_COLOUR,
@@ -146,7 +145,7 @@ class Results:
     @cached_property
     def alarms(self) -> list[str]:
         """What a reader must know first: arms that have learnt nothing."""
-        return alarms(self.table, self.logs)
+        return sentences.alarms(self.table, self.logs)
 
     @property
     def leak_text(self) -> str:
@@ -181,7 +180,11 @@ class Results:
     def scores(self) -> dict[Run, dict[str, float]]:
         """DSC of each test image."""
         name, ids = f"scores{TESTED[self.part]}.csv", [record.id for record in self.records]
-        return {run: tables.read_scores(item / name, HEADLINE, ids) for run, item in self.evaluations.items()}
+        found = {}
+        for run, item in self.evaluations.items():
+            scores = tables.read_metrics(item / name, [HEADLINE], ids)
+            found[run] = {image: value for image, (value,) in scores.items()}
+        return found
 
     @cached_property
     def groups(self) -> Groups:
@@ -194,7 +197,7 @@ class Results:
         groups = len({record.group for record in self.records})
         known = f"new images of {groups} known {self.word}"
         images = known if self.part == KNOWN else f"test images of {groups} {self.word}"
-        return tables.basis(self.table, images)
+        return sentences.basis(self.table, images)
 
     @property
     def steps(self) -> dict[str, list[int]]:
@@ -213,9 +216,9 @@ def to_markdown(results: Results) -> str:
     for part in results.parts:
         table = part.table
         lines += [f"## {part.title}\n", *(tables.to_markdown(table, columns) for columns in part.columns)]
-        notes = [part.basis, tables.undefined_note(table, table["columns"])]
+        notes = [part.basis, sentences.undefined_note(table, table["columns"])]
         lines += [f"{note}\n" for note in ([f"**{part.leak_text}**"] if part.leaks else []) + notes]
-    caution = tables.caution(len(results.table["seeds"]))
+    caution = sentences.caution(len(results.table["seeds"]))
     return "\n".join([*lines, *([f"{caution}\n"] if caution else [])])
 
 
@@ -233,8 +236,8 @@ def to_html(results: Results) -> str:
         results=results,
         alarms=results.alarms,
         guessed=GUESSED_NOTE if results.guessed else "",
-        verdicts=[] if nothing_learnt(table) else _verdicts(results),
-        caution=tables.caution(len(table["seeds"])),
+        verdicts=[] if sentences.nothing_learnt(table) else _verdicts(results),
+        caution=sentences.caution(len(table["seeds"])),
         parts={part: results.index.part(part) for part in ALL_PARTS},
         steps=sorted({count for counts in results.steps.values() for count in counts}),
         arms=arms,
@@ -264,7 +267,7 @@ def _verdicts(results: Results) -> list[str]:
             known = part.part == KNOWN
             start = f"On new images of known {part.word}: " if known else ""
             word = f"{'known' if known else 'test'} {part.word}"
-            verdicts.append(start + tables.comparison(part.table, arm, gains, word))
+            verdicts.append(start + sentences.comparison(part.table, arm, gains, word))
     return verdicts
 
 
@@ -278,14 +281,14 @@ def _tables(results: Results) -> list[tuple[str, list[Row], list[list[Column]], 
         f"of the other boundary. BIoU: IoU of the bands of {config.evaluation.band:g} pixels around both "
         "boundaries. A missed lesion counts as the image diagonal in HD95 and ASSD."
     )
-    steps = tables.step_note(results.steps, config.train.batch_size)
+    steps = sentences.step_note(results.steps, config.train.batch_size)
     shown = []
     for part in results.parts:
-        notes = [*leaks, part.basis, tables.undefined_note(part.table, region), steps]
+        notes = [*leaks, part.basis, sentences.undefined_note(part.table, region), steps]
         shown.append((part.title, part.table["rows"], [region], notes))
     for part in results.parts:
         title = f"Boundaries, known {part.word}" if part.part == KNOWN else "Boundaries"
-        notes = [*leaks, lengths, tables.undefined_note(part.table, [*boundary, *sides])]
+        notes = [*leaks, lengths, sentences.undefined_note(part.table, [*boundary, *sides])]
         shown.append((title, part.table["rows"], [boundary, sides], notes))
     return shown
 

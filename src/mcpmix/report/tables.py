@@ -1,4 +1,4 @@
-"""The table of a run over seeds, the scores of images and groups, and what they say in sentences.
+"""The table of a run over seeds, and the scores of images and groups.
 
 A seed's value is its mean over the test images, or a metric of their pooled pixels. The spread is that of
 these values: how much a result depends on initial weights and the order of samples, not how much images
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from mcpmix.core.errors import DataError, bullet_list
-from mcpmix.core.reading import read_json
+from mcpmix.core.files import read_json
 from mcpmix.metrics.contract import higher_is_better
 from mcpmix.metrics.statistics import aggregate
 from mcpmix.report.arms import label_of, reference_of
@@ -34,7 +34,6 @@ HEADLINE = "dsc"
 """The metric that sentences, groups and cases are about."""
 _NONE = "–"
 _ADVICE = "Delete its folder to evaluate again."
-_FEW_SEEDS = 10  # below this a standard deviation over seeds is itself a rough estimate
 
 
 class Column(TypedDict):
@@ -244,13 +243,8 @@ def to_markdown(table: Table, columns: Sequence[Column]) -> str:
 # --- scores of images and groups ----------------------------------------------------------------------------
 
 
-def read_scores(path: Path, metric: str, ids: Collection[str]) -> dict[str, float]:
-    """Read one metric of a scores.csv, which must be about these images: id to value, NaN where undefined."""
-    return {name: values[0] for name, values in read_metrics(path, [metric], ids).items()}
-
-
 def read_metrics(path: Path, metrics: Sequence[str], ids: Collection[str]) -> dict[str, list[float]]:
-    """Read some metrics of a scores.csv, which must be about these images: id to values, in their order."""
+    """Read some metrics of a scores.csv, which must be about these images: id to values; NaN: undefined."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.reader(file)
@@ -270,21 +264,15 @@ def read_metrics(path: Path, metrics: Sequence[str], ids: Collection[str]) -> di
     return scores
 
 
-def group_means(scores: Mapping[str, float], group_of: Mapping[str, str]) -> dict[str, float]:
-    """Group to the mean of the defined scores of its images, NaN if there is none; both are by image id."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for name, value in scores.items():
-        if name in group_of:
-            values[group_of[name]].append(value)
-    return {group: aggregate(found).mean for group, found in values.items()}
-
-
 def by_group(scores: Mapping[Run, Mapping[str, float]], group_of: Mapping[str, str]) -> Groups:
-    """Arm to group to seed to the mean over the group's images."""
+    """Arm to group to seed to the mean of the defined scores of the group's images, NaN if there is none."""
     result: dict[str, dict[str, dict[int, float]]] = {}
-    for (arm, seed), values in sorted(scores.items()):
-        for group, mean in group_means(values, group_of).items():
-            result.setdefault(arm, {}).setdefault(group, {})[seed] = mean
+    for (arm, seed), by_image in sorted(scores.items()):
+        values: dict[str, list[float]] = defaultdict(list)
+        for name, value in by_image.items():
+            values[group_of[name]].append(value)
+        for group, found in values.items():
+            result.setdefault(arm, {}).setdefault(group, {})[seed] = aggregate(found).mean
     return result
 
 
@@ -302,108 +290,3 @@ def group_gains(groups: Groups, arm: str, reference: str) -> dict[str, dict[int,
 def differences(first: Mapping[K, float], second: Mapping[K, float]) -> dict[K, float]:
     """First minus second, for the keys that both have."""
     return {name: value - second[name] for name, value in first.items() if name in second}
-
-
-# --- sentences: one wording for a method that is ahead and for one that is behind ---------------------------
-
-
-def comparison(table: Table, arm: str, groups: Mapping[str, float], word: str) -> str:
-    """How the DSC of an arm compares with that of the table's reference, which is another arm.
-
-    Args:
-        groups: group to difference between arm and reference.
-        word: plural of what these groups are, e.g. "test patients".
-    """
-    cells = {row["arm"]: row["metrics"][HEADLINE] for row in table["rows"]}
-    reference, delta = table["reference"], cells[arm]["delta"]
-    assert reference is not None
-    assert delta is not None
-    ours, theirs, mean = label_of(arm), label_of(reference), delta["mean"]
-    if mean is None:
-        return f"{ours} and {theirs} cannot be compared: no seed has a defined DSC for both."
-    size = f"{abs(mean):.2f} points" if delta["sd"] is None else f"{abs(mean):.2f} ± {delta['sd']:.2f} points"
-    if mean == 0:
-        verdict = f"level with {theirs} in DSC, {size} apart"
-    else:
-        verdict = f"{size} of DSC {'ahead of' if mean > 0 else 'behind'} {theirs}"
-    basis = "difference of one seed; no spread can be given"
-    if delta["count"] > 1:
-        basis = f"mean ± standard deviation of the difference over {delta['count']} seeds"
-    anchor = cells[reference]["values"]
-    seeds = [
-        value - other
-        for seed, value in cells[arm]["values"].items()
-        if value is not None and (other := anchor.get(seed)) is not None
-    ]
-    gains = [gain for gain in groups.values() if not math.isnan(gain)]
-    ahead = f"{sum(gain > 0 for gain in seeds)} of {len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
-    return (
-        f"{ours} is {verdict} ({basis}): ahead in {ahead} "
-        f"and in {sum(gain > 0 for gain in gains)} of {len(gains)} {word}."
-    )
-
-
-def caution(seeds: int) -> str:
-    """What a reader should keep in mind about so many seeds; empty if they are enough."""
-    if seeds == 1:
-        return "One seed says nothing about chance: train with more before you trust a difference."
-    if seeds < _FEW_SEEDS:
-        return (
-            f"{seeds} seeds are few: the standard deviation is itself a rough estimate, and a difference of "
-            "its size may be chance."
-        )
-    return ""
-
-
-def basis(table: Table, images: str) -> str:
-    """What the figures of a table are means of; `images` are, for example, "test images of 3 patients"."""
-    seeds = len(table["seeds"])
-    spread = f", then mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", for one seed"
-    if table["images"] == 1:
-        images = images.replace("images", "image", 1)
-    parts = [
-        f"Each figure is the mean over {table['images']} {images}{spread}.",
-        "Pooled figures are those of the pixels of all these images together, where a large lesion counts "
-        "for more than a small one.",
-        "The checkpoint was chosen on the validation part.",
-    ]
-    if table["reference"] is not None:
-        parts.append(
-            "The best of each column is marked. Signed figures are differences from "
-            f"{label_of(table['reference'])} with the same seed."
-        )
-    return " ".join(parts)
-
-
-def undefined_note(table: Table, columns: Sequence[Column]) -> str:
-    """How many values the means of these columns leave out, and where."""
-    notes = []
-    for row in table["rows"]:
-        cells = [(column["label"], row["metrics"][column["key"]]) for column in columns]
-        parts = [
-            f"{label} {cell['undefined']} of {cell['scored'] + cell['undefined']}"
-            for label, cell in cells
-            if cell["undefined"]
-        ]
-        if parts:
-            notes.append(f"{row['label']}: {', '.join(parts)}")
-    if not notes:
-        total = table["images"] * len(table["seeds"])
-        return f"No value was undefined ({total} for each arm and metric)."
-    return f"Undefined values (truth and prediction both empty) are in no mean: {'; '.join(notes)}."
-
-
-def step_note(steps: Mapping[str, Sequence[int]], batch_size: int) -> str:
-    """Whether all arms were trained for the same number of optimiser steps; `steps` has those of each arm."""
-    counts = {count for arm in steps.values() for count in arm}
-    if len(counts) == 1:
-        return (
-            f"Every training ran for the same {counts.pop()} optimiser steps with {batch_size} real images "
-            "each; arms with pairs add as many mixed ones to each step."
-        )
-    listed = "; ".join(
-        f"{label_of(arm)}: {', '.join(map(str, sorted(set(values))))}" for arm, values in steps.items()
-    )
-    return (
-        f"The trainings differ in their numbers of optimiser steps, so the comparison is not fair. {listed}."
-    )

@@ -1,16 +1,20 @@
-"""What an arm of a configuration is: the artefacts it reads and the strategy it trains with."""
+"""The arms of a run: what each reads, the strategy it trains with, and all of them with all seeds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from mcpmix.config import Config
-from mcpmix.core.stage_folder import Artifact
+from mcpmix.core.device import Runtime, setup, thread_count, worker_count
+from mcpmix.core.progress import Progress
+from mcpmix.core.side_by_side import side_by_side
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse
 from mcpmix.data.augment import denormalise
 from mcpmix.generator.baselines import controlpolypnet, gensrrfi
-from mcpmix.generator.review import Review
+from mcpmix.generator.ledger import Review
 from mcpmix.mixing.registry import (
     STRATEGIES,
     build_strategy,
@@ -22,6 +26,9 @@ from mcpmix.mixing.registry import (
 )
 from mcpmix.mixing.strategy import Strategy
 from mcpmix.networks.features import features_digest, load_features
+
+Cell = tuple[str, int]
+"""An arm and a seed: one training with its evaluation."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +147,39 @@ def check_arms(arms: Iterable[str], strategies: Mapping[str, Mapping[str, object
     for name, settings in strategies.items():
         problems += [f"train.strategies.{problem}" for problem in setting_problems(name, settings)]
     return problems
+
+
+# --- all arms with all seeds -------------------------------------------------------------------------------
+
+
+def make_cells(
+    config: Config,
+    stage: str,
+    work: Mapping[Cell, tuple[StageKey, Callable[..., Artifact]]],
+    runtime: Runtime,
+    progress: Progress,
+) -> dict[Cell, Artifact]:
+    """A stage of all arms with all seeds: what is finished is reused, the rest is made side by side."""
+    made: dict[Cell, Artifact | None] = {}
+    todo: dict[str, Callable[..., Artifact]] = {}
+    for (arm, seed), (key, task) in work.items():
+        name = f"{stage}/{arm}/seed-{seed}"
+        made[arm, seed] = reuse(config.folder / name, key, progress, name)
+        if made[arm, seed] is None:
+            todo[f"{stage} {arm} seed {seed}"] = partial(task, out=config.folder / name)
+    settings = config.runtime
+    # Counted over all of them, not over those left: a resumed run must round like an uninterrupted one.
+    workers, threads = share_machine(config, runtime, len(work))
+    open_runtime = partial(setup, settings.device, settings.precision, threads, settings.deterministic)
+    if stage == "segmenter" and len(work) > 1 and todo:  # one bar over all, with the time that is left
+        with progress.track("trainings", len(work), len(work) - len(todo)) as advance:
+            new = iter(side_by_side(todo, workers, open_runtime, progress, advance).values())
+    else:
+        new = iter(side_by_side(todo, workers, open_runtime, progress).values())
+    return {cell: artifact or next(new) for cell, artifact in made.items()}
+
+
+def share_machine(config: Config, runtime: Runtime, count: int) -> tuple[int, int]:
+    """How many of `count` trainings run side by side, and the CPU threads of each."""
+    workers = worker_count(config.runtime.jobs, runtime.device, count)
+    return workers, max(1, (config.runtime.threads or thread_count()) // workers)

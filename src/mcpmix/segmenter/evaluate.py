@@ -10,12 +10,12 @@ import numpy as np
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError
+from mcpmix.core.files import write_json
 from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import Artifact, StageKey, workspace, write_json
+from mcpmix.core.stage_folder import Artifact, StageKey, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.cache import changed_files
-from mcpmix.data.index import DatasetIndex, Record, whole_digest
+from mcpmix.data.index import DatasetIndex, Record, changed_files, whole_digest
 from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, leak_text, read_seen, seen_by_generator
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import KNOWN

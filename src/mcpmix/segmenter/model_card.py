@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mcpmix.config import Config
-from mcpmix.core.stage_folder import write_text
+from mcpmix.core.files import write_text
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.splits import PARTS
 from mcpmix.mixing.registry import strategy_needs_pairs, strategy_needs_set

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ConfigError, DataError, DependencyError, bullet_list
+from mcpmix.core.files import read_json
 from mcpmix.core.pixels import list_images
-from mcpmix.core.reading import read_json
 from mcpmix.data.layouts import NNUNET_COUNTERPARTS, NNUNET_RLA
 from mcpmix.mixing.strategy import Batch, Strategy
 from mcpmix.networks.loss import REAL, frozen_statistics

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from mcpmix import __version__
 from mcpmix.core.errors import ConfigError, DataError, DependencyError, ModelError
+from mcpmix.core.files import storage_errors, written
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.stage_folder import storage_errors, written
 from mcpmix.data.augment import normalise
 from mcpmix.data.index import INDEX, DatasetIndex
 from mcpmix.data.sample import named_images, read_image

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from mcpmix.core.device import setup
 from mcpmix.core.errors import ConfigError, DataError, ModelError, StorageError, bullet_list
+from mcpmix.core.files import digest_once, read_json, storage_errors, write_json
 from mcpmix.core.pixels import as_images, outline, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.reading import read_json
-from mcpmix.core.stage_folder import digest_once, storage_errors, write_json
 from mcpmix.core.training import JsonLines
 from mcpmix.data.augment import normalise
 from mcpmix.data.sample import has_alpha, named_images, read_image, resize_image

@@ -6,13 +6,12 @@ starts or resumes, so it never holds an epoch twice, and turning it on late lose
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from mcpmix.config import TrackConfig
 from mcpmix.core.errors import DependencyError
 
 Row = Mapping[str, Any]
@@ -35,9 +34,9 @@ def flat_values(row: Row) -> dict[str, float]:
     return values
 
 
-def require_trackers(settings: TrackConfig) -> None:
-    """Raise a DependencyError if the package of a tracker that is turned on is not installed."""
-    if missing := [name for name in _chosen(settings) if find_spec(name) is None]:
+def require_trackers(names: Iterable[str]) -> None:
+    """Raise a DependencyError if the package of a tracker is not installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
         raise DependencyError(
             f"track.{missing[0]} needs the package {missing[0]}, which is not installed. Get it with "
             "`pip install 'mcpmix[track]'`, or leave it off: the log in the segmenter's folder is complete."
@@ -45,36 +44,19 @@ def require_trackers(settings: TrackConfig) -> None:
 
 
 @contextmanager
-def trackers(settings: TrackConfig, run: Path, cell: str, rows: list[dict[str, Any]]) -> Iterator[Tracker]:
-    """A tracker that passes rows on to all that are turned on, after the rows that there are already.
+def tracker(name: str, run: Path, cell: str, rows: Iterable[Row]) -> Iterator[Tracker]:
+    """A tracker for new rows, with those that there are already.
 
     Args:
+        name: `tensorboard`, `mlflow` or `wandb`.
         run: the run's folder; gets `track/<tracker>/`.
         cell: name of the training: `<arm>/seed-<n>`.
     """
-    require_trackers(settings)
-    with ExitStack() as stack:
-        opened = [
-            stack.enter_context(_TRACKERS[name](run / "track" / name, run.name, cell))
-            for name in _chosen(settings)
-        ]
-
-        def write(row: Row) -> None:
-            for tracker in opened:
-                tracker(row)
-
+    require_trackers([name])
+    with _TRACKERS[name](run / "track" / name, run.name, cell) as write:
         for row in rows:
             write(row)
         yield write
-
-
-def _chosen(settings: TrackConfig) -> list[str]:
-    turned_on = {
-        "tensorboard": settings.tensorboard,
-        "mlflow": settings.mlflow,
-        "wandb": settings.wandb,
-    }
-    return [name for name, on in turned_on.items() if on]
 
 
 @contextmanager

@@ -60,7 +60,8 @@ class Guard:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        fresh = [(b"set-cookie", self._cookie().encode())] if self._is_token(given) else []
+        cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        fresh = [(b"set-cookie", cookie.encode())] if self._is_token(given) else []
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -104,9 +105,6 @@ class Guard:
         except CookieError:
             return ""
         return cookie.value if cookie else ""
-
-    def _cookie(self) -> str:
-        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
 
 def _hostname(host: str) -> str | None:

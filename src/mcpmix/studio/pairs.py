@@ -1,23 +1,34 @@
-"""The wall of pairs: the rows of a bank's ledger, filtered and in pages, also while the bank is being filled.
+"""The bank of a run: the wall of its pairs, also while it is being filled, and the blind test.
 
-Of each row only what filters need is kept in memory; the rest is read from the ledger when it is asked for.
+Of each row of the ledger only what filters need is kept in memory; the rest is read when it is asked for.
+
+The blind test shows real and synthetic images in random order: "which is real?", hit rate and its interval.
+The answers stay on this side: a page gets pictures by their place in the test, all of one size and encoded in
+one way, so neither a name nor a file tells what they are.
 """
 
 import csv
 import io
 import json
 import os
+import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+from random import SystemRandom
 from threading import Lock
 from typing import Any
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.pixels import Pixels
+from mcpmix.core.stage_folder import digest_of
 from mcpmix.data.index import DatasetIndex, Record
-from mcpmix.generator.ledger import LEDGER, Row, kind_of
-from mcpmix.generator.review import ACCEPT, REJECT, ReviewBook, admits, verdicts_of
+from mcpmix.data.sample import read_image, resize_image
+from mcpmix.generator.ledger import ACCEPT, LEDGER, REJECT, ReviewBook, Row, admits, kind_of, verdicts_of
+from mcpmix.studio.pictures import read_sample, small_sample
+from mcpmix.studio.reading import AbsentError, inside, look_up
 from mcpmix.studio.runs import RunView
 
 MOST_ITEMS = 500
@@ -26,6 +37,10 @@ _AT_ONCE = 1000  # rows
 _NUMBER = (int, float)
 _SHOWN_PROMPTS = 100  # different prompts to choose from
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that starts with one
+MOST_SHOWN = 200
+"""Pictures of a blind test."""
+_MOST_TESTS = 100  # under way at once; the oldest are forgotten
+_CONFIDENCE = 0.95
 _EXPORTED = ("when", "who", "kind", "parent", "replica", "try", "file", "verdict", "word", "shown", "hits")
 
 
@@ -116,10 +131,15 @@ class BankView:
         """File to person to their last word; empty while the bank is not finished."""
         return verdicts_of(self.book.rows()) if self.run.artifact("pairs") is not None else {}
 
+    @property
+    def folder(self) -> Path:
+        """Where the bank is by now: under its own name, or still being filled."""
+        finished = self.run.folder / "pairs"
+        return finished if (finished / LEDGER).exists() else self.run.folder / "pairs.partial"
+
     def refresh(self) -> None:
         """Read the rows that the ledger has gained; all of it if it is another one."""
-        finished = self.run.folder / "pairs" / LEDGER
-        path = finished if finished.exists() else self.run.folder / "pairs.partial" / LEDGER
+        path = self.folder / LEDGER
         with self._lock:
             records = self.records
             try:
@@ -160,17 +180,45 @@ class BankView:
             scores=scores,
         )
 
+    def image(self, number: int) -> Tried:
+        """The image with a number; an AbsentError if there is none."""
+        if not 0 <= number < len(self.images):
+            raise AbsentError
+        return self.images[number]
+
     def row(self, number: int) -> Row:
         """The whole row of an image."""
-        image = self.images[number]
-        for name in ("pairs", "pairs.partial"):
-            path = self.run.folder / name / LEDGER
-            if path.exists():
-                with path.open("rb") as file:
-                    file.seek(image.start)
-                    found: Row = json.loads(file.readline())
-                return found
-        raise DataError("The bank is gone: another run has made it anew. Load the page again.")
+        image = self.image(number)
+        try:
+            with (self.folder / LEDGER).open("rb") as file:
+                file.seek(image.start)
+                found: Row = json.loads(file.readline())
+        except FileNotFoundError as error:
+            raise DataError("The bank is gone: another run has made it anew. Load the page again.") from error
+        return found
+
+    def picture(self, number: int) -> Pixels:
+        """A counterpart."""
+        return read_image(inside(self.folder, self.image(number).file))
+
+    def thumbnail(self, number: int) -> tuple[str, Callable[[], Pixels]]:
+        """Key of a counterpart's thumbnail, and what reads its pixels."""
+        image = self.image(number)
+        return digest_of([image.digest, image.file, self.run.name]), lambda: self.picture(number)
+
+    def real_thumbnail(self, name: str) -> tuple[str, Callable[[], Pixels]]:
+        """The same for a real image."""
+        record = look_up(self.records, name)
+        return digest_of([record.image_sha256]), lambda: read_sample(record, "image")
+
+    def thumbnails(self) -> Iterator[tuple[str, Callable[[], Pixels]]]:
+        """All of them in the order of the wall."""
+        records, last = self.records, ""
+        for image in list(self.images):
+            if image.parent != last and image.parent in records:
+                yield self.real_thumbnail(image.parent)
+            last = image.parent
+            yield self.thumbnail(image.number)
 
     def page(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
         """A part of the wall: each real image, followed by those of its counterparts that are shown."""
@@ -209,9 +257,8 @@ class BankView:
 
     def detail(self, number: int) -> dict[str, Any]:
         """All that is known about an image."""
-        row, said, image = self.row(number), self.verdicts(), self.images[number]
+        row, said, image = self.row(number), self.verdicts(), self.image(number)
         records, scores = self.records, row.get("scores", {})
-        record = records.get(image.parent)
         near = (scores.get(name) for name in ("nearest_train", "alike_train"))
         return {
             **self.tile(image, said),
@@ -220,9 +267,7 @@ class BankView:
             "seed": str(row.get("seed", "")),  # as text: JavaScript would round it
             "scores": scores,
             "reasons": row.get("reasons", []),
-            "admitted": image.admitted,
             "nearest": [name for name in dict.fromkeys(near) if name in records],
-            "size": [record.width, record.height] if record else None,
             "said": [
                 {name: entry[name] for name in ("who", "when", "verdict", "word")}
                 for entry in said.get(image.file, {}).values()
@@ -257,3 +302,90 @@ def to_csv(rows: Sequence[Row]) -> str:
         cells = [str(row.get(name, "")) for name in _EXPORTED]
         writer.writerow([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in cells])
     return buffer.getvalue()
+
+
+# --- the blind test -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class BlindTest:
+    """One test under way."""
+
+    bank: BankView
+    book: ReviewBook
+    who: str
+    shown: list[tuple[bool, str]]  # whether it is real, and its id or file
+    answers: list[bool] = field(default_factory=list)  # whether the reviewer took it for real
+
+    def picture(self, place: int) -> Pixels:
+        """The picture at a place, at training size."""
+        real, name = self.shown[place]
+        size = self.bank.run.size
+        if real:
+            return small_sample(self.bank.records[name], "image", size)
+        return resize_image(read_image(inside(self.bank.folder, name)), size)
+
+    def answer(self, place: int, real: bool) -> dict[str, Any]:
+        """Take the answer to the next picture; with the last one, the result, which is written down."""
+        if place != len(self.answers) or place >= len(self.shown):
+            raise DataError(
+                f"The answer is about picture {place + 1}; expected picture {len(self.answers) + 1}."
+            )
+        self.answers.append(real)
+        if len(self.answers) < len(self.shown):
+            return {"done": False, "next": len(self.answers)}
+        result = self.result()
+        self.book.note_blind(self.who, result)
+        return {"done": True, **result}
+
+    def result(self) -> dict[str, Any]:
+        """Pictures shown, hits, the rate with its interval (Wilson, 95 percent), and both kinds apart."""
+        from scipy.stats import binomtest  # here, because it takes a while to load and few tests come to it
+
+        pairs = list(zip(self.answers, self.shown, strict=True))
+        hits = sum(said == real for said, (real, _) in pairs)
+        interval = binomtest(hits, len(pairs)).proportion_ci(_CONFIDENCE, method="wilson")
+        return {
+            "shown": len(pairs),
+            "hits": hits,
+            "rate": hits / len(pairs),
+            "interval": [float(interval.low), float(interval.high)],
+            "real_shown": sum(real for _, (real, _) in pairs),
+            "real_found": sum(said and real for said, (real, _) in pairs),
+            "answers": [{"image": name, "real": real, "said_real": said} for said, (real, name) in pairs],
+        }
+
+
+class BlindTests:
+    """All tests under way, by secret names."""
+
+    def __init__(self) -> None:
+        self._tests: dict[str, BlindTest] = {}
+        self._lock = Lock()
+
+    def start(self, bank: BankView, who: str, count: int) -> str:
+        """Draw a test: about half real images, half admitted counterparts, none twice; returns its name."""
+        if not who.strip():
+            raise DataError("Nobody is named. Expected the reviewer's name or initials: fill in `Reviewer`.")
+        if not 2 <= count <= MOST_SHOWN:
+            raise DataError(f"A test of {count} pictures; expected 2 to {MOST_SHOWN}.")
+        book, chance = bank.book, SystemRandom()
+        real = [(True, name) for name in dict.fromkeys(image.parent for image in bank.images)]
+        synthetic = [(False, image.file) for image in bank.images if image.admitted]
+        half = min(count // 2, len(real), len(synthetic))
+        if half == 0:
+            raise DataError("The bank has no admitted counterpart, so there is nothing to tell apart.")
+        # How many are real is drawn too: who knows that half of them are could count.
+        more = min(len(real), half + chance.randint(-(half // 4), half // 4))
+        shown = chance.sample(real, more) + chance.sample(synthetic, min(len(synthetic), 2 * half - more))
+        chance.shuffle(shown)
+        name = secrets.token_hex(16)
+        with self._lock:
+            self._tests[name] = BlindTest(bank, book, who, shown)
+            while len(self._tests) > _MOST_TESTS:
+                self._tests.pop(next(iter(self._tests)))
+        return name
+
+    def get(self, name: str) -> BlindTest:
+        """A test under way; an AbsentError if there is none."""
+        return look_up(self._tests, name)

@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from mcpmix.core.errors import DataError
+from mcpmix.core.files import written
 from mcpmix.core.pixels import Pixels
-from mcpmix.core.stage_folder import written
 from mcpmix.data.index import Record
 from mcpmix.data.sample import pixel_digest, read_grey, read_image, read_mask, resize_image, resize_mask
 from mcpmix.studio.reading import inside

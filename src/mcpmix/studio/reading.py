@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcpmix.core.errors import DataError, McpmixError
+from mcpmix.core.progress import STATUS
 from mcpmix.core.stage_folder import MANIFEST, digest_of
-from mcpmix.core.status import STATUS
 
 _QUIET_SECONDS = 900  # on another machine, whoever has written nothing for so long counts as stopped
 RESUMES = "The same command resumes it."

@@ -18,8 +18,8 @@ import yaml
 from mcpmix.bench.state import GRID, VERDICT, Listed
 from mcpmix.config_file import preset_names, resolve_config
 from mcpmix.core.errors import ConfigError
+from mcpmix.core.progress import STATUS
 from mcpmix.core.stage_folder import MANIFEST, Artifact
-from mcpmix.core.status import STATUS
 from mcpmix.report.arms import Arm, arms_of
 from mcpmix.studio.grids import GridView
 from mcpmix.studio.reading import RESUMES, Tree, Watched, is_fresh, look_up, read_manifest, stamp
@@ -27,6 +27,7 @@ from mcpmix.studio.reading import RESUMES, Tree, Watched, is_fresh, look_up, rea
 _CONFIG = "config.yaml"
 _DEPTH = 4  # folders below the one that was named in which runs are looked for
 _SINGLE = ("dataset", "unlabelled", "depth", "base", "judge", "pseudo", "generator", "pairs", "edits")
+_MANY = ("segmenter", "evaluation")  # made once for each arm and seed
 _ALWAYS = ("dataset", "segmenter", "evaluation", "report")  # other stages are shown if they have begun
 _PLACES = {"source", "root", "images", "masks", "groups", "unlabelled"}  # of data: no departure from a preset
 
@@ -40,16 +41,6 @@ class Stage:
     note: str  # for stages of several trainings, how many are finished
     reused: bool  # finished before the last call of the run began
     facts: Mapping[str, Any]
-    digest: str = ""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A run's configuration against the preset that is nearest to it."""
-
-    preset: str
-    differences: list[tuple[str, Any, Any]]  # setting, value of the preset, value of the run
-    text: str
 
 
 class RunView(Watched):
@@ -158,34 +149,33 @@ class RunView(Watched):
         """The stages in the order of the run: those that every run has, and others that have begun."""
         started = float(self.status.get("started", math.inf))
         found = []
-        for name in (*_SINGLE, "segmenter", "evaluation", "report"):
-            if name in ("segmenter", "evaluation"):
-                found.append(self._many(name, started))
-                continue
-            artifact, partial = self.artifact(name), self.folder / f"{name}.partial"
+        for name in (*_SINGLE, *_MANY, "report"):
+            note, facts, artifact = "", {}, self.artifact(name)
+            if name in _MANY:
+                made, wanted = list(self.finished_cells(name).values()), len(self.trainings)
+                note, begun = f"{len(made)} of {wanted}", bool(self.cells(name))
+            else:
+                made, wanted = [] if artifact is None else [artifact], 1
+                begun = (self.folder / f"{name}.partial").is_dir()
             if artifact is not None:
-                reused = stamp(artifact / MANIFEST) < started
-                facts = _plain_facts(artifact.manifest.get("counts", {}))
-                found.append(Stage(name, "finished", "", reused, facts, artifact.digest))
-            elif partial.is_dir():
-                found.append(Stage(name, "unfinished", "", False, {}))
-            elif name in _ALWAYS and (name != "report" or self.grid is None):  # a grid has its own page
-                found.append(Stage(name, "missing", "", False, {}))
+                facts = {  # those that fit on a line
+                    key: round(value, 3) if isinstance(value, float) else value
+                    for key, value in artifact.manifest.get("counts", {}).items()
+                    if isinstance(value, int | float | str) and 0 < len(str(value)) < 40
+                }
+            state = "finished" if 0 < wanted == len(made) else "unfinished" if begun else "missing"
+            reused = state == "finished" and all(stamp(item / MANIFEST) < started for item in made)
+            shown = name in _ALWAYS and (name != "report" or self.grid is None)  # a grid has its own page
+            if shown or state != "missing":
+                found.append(Stage(name, state, note, reused, facts))
         return found
-
-    def _many(self, name: str, started: float) -> Stage:
-        """A stage that is made once for each arm and seed."""
-        wanted, begun, done = len(self.trainings), self.cells(name), self.finished_cells(name)
-        state = "finished" if wanted and len(done) == wanted else "unfinished" if begun else "missing"
-        reused = state == "finished" and all(stamp(item / MANIFEST) < started for item in done.values())
-        return Stage(name, state, f"{len(done)} of {wanted}", reused, {})
 
     @cached_property
     def progress(self) -> float:
         """Share of the work that is done, in [0, 1]: stages, and trainings each for themselves."""
         units, done = 0.0, 0.0
         for stage in self.stages:
-            many = stage.name in ("segmenter", "evaluation")
+            many = stage.name in _MANY
             units += len(self.trainings) if many else 1
             done += len(self.finished_cells(stage.name)) if many else stage.state == "finished"
         running = self.tasks if self.state[0] == "running" else []
@@ -235,7 +225,7 @@ class RunView(Watched):
         """Where and what, of all finished stages."""
         found = []
         artifacts = [(name, self.artifact(name)) for name in _SINGLE]
-        for stage in ("segmenter", "evaluation"):
+        for stage in _MANY:
             cells = self.finished_cells(stage).items()
             artifacts += [(f"{self.label(arm)}, seed {seed}", item) for (arm, seed), item in cells]
         for where, artifact in artifacts:
@@ -251,13 +241,16 @@ class RunView(Watched):
         data = self.config.get("data", {})
         return str(data.get("root") or data.get("images") or data.get("source") or "?")
 
-    @cached_property
-    def settings(self) -> Settings:
-        """The configuration, and what differs from the nearest preset."""
+    @property
+    def config_text(self) -> str:
+        """The file of its settings; empty if there is none."""
         path = self.folder / _CONFIG
-        preset, differences = _nearest(json.dumps(self.config, default=str, sort_keys=True))
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        return Settings(preset, differences, text)
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    @property
+    def nearest_preset(self) -> tuple[str, list[tuple[str, Any, Any]]]:
+        """Its name, and what differs from it: setting, value of the preset, value of the run."""
+        return _nearest(json.dumps(self.config, default=str, sort_keys=True))
 
 
 class Runs:
@@ -341,15 +334,6 @@ def _read_yaml(path: Path, _written: float) -> Tree:
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _plain_facts(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a manifest that fit on a line."""
-    return {
-        name: round(value, 3) if isinstance(value, float) else value
-        for name, value in counts.items()
-        if isinstance(value, int | float | str) and 0 < len(str(value)) < 40
-    }
 
 
 def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,35 +1,30 @@
 """The studio's pages and answers, and the server around them."""
 
 import json
-import secrets
 import socket
-from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Any
 
 import uvicorn
 from fastapi import APIRouter, Body, FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.background import BackgroundTask
 
 from mcpmix import __version__
 from mcpmix.core.errors import DataError, McpmixError, StorageError
 from mcpmix.core.pixels import Pixels
-from mcpmix.core.stage_folder import digest_of
-from mcpmix.data.sample import read_image, read_mask
-from mcpmix.studio import results
-from mcpmix.studio.blind import BlindTests, place_of_picture
+from mcpmix.data.sample import read_mask
+from mcpmix.report import page_templates
 from mcpmix.studio.guard import LOOPBACK, App, Guard, TooLargeError
-from mcpmix.studio.pairs import BankView, Filter, Tried, to_csv
+from mcpmix.studio.pairs import BankView, BlindTests, Filter, to_csv
 from mcpmix.studio.pictures import Thumbnails, read_depth, read_sample, small_sample, to_png
-from mcpmix.studio.predictions import MOST_BYTES, Predictions, segmenters_of
 from mcpmix.studio.reading import AbsentError, inside, look_up
 from mcpmix.studio.runs import Runs, RunView, flat
+from mcpmix.studio.trainings import MOST_BYTES, Predictions, image_scores, new_rows, segmenters_of
 
 _STATIC = Path(__file__).parent / "static"
 _MOST_BANKS = 2  # kept in memory
@@ -53,16 +48,10 @@ class Studio:
         self.named = str(folder)  # as the user knows it
         self.thumbnails = Thumbnails(None if read_only else self.runs.folder / ".studio" / "thumbnails")
         self.predictions, self.blind = Predictions(self.runs), BlindTests()
-        self._banks: OrderedDict[str, BankView] = OrderedDict()
-        self._lock = Lock()
-        self._pages = Environment(
-            loader=PackageLoader("mcpmix.studio"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._kept_bank = lru_cache(_MOST_BANKS)(lambda identity: BankView(self.runs.get(identity)))
+        self._pages = page_templates("mcpmix.studio")
         self._pages.filters["time"] = _time
+        self._pages.globals["spread"] = _spread
 
     def page(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """A page; all that it shows is escaped."""
@@ -72,11 +61,7 @@ class Studio:
 
     def bank(self, run: RunView) -> BankView:
         """The bank of a run with all rows that are there by now."""
-        with self._lock:
-            bank = self._banks.setdefault(run.id, BankView(run))
-            self._banks.move_to_end(run.id)
-            while len(self._banks) > _MOST_BANKS:
-                self._banks.popitem(last=False)
+        bank = self._kept_bank(run.id)
         bank.run = run
         bank.refresh()
         return bank
@@ -93,35 +78,10 @@ class Studio:
         if self.read_only:
             raise StorageError("The studio was started with --read-only, so nothing can be judged.")
 
-    def thumbnail(self, bank: BankView, image: Tried) -> tuple[str, Any]:
-        """Key of a counterpart's thumbnail, and what reads its pixels."""
-        return digest_of([image.digest, image.file, bank.run.name]), lambda: synthetic(bank, image.number)
-
-    def real_thumbnail(self, bank: BankView, name: str) -> tuple[str, Any]:
-        """The same for a real image."""
-        record = look_up(bank.records, name)
-        return digest_of([record.image_sha256]), lambda: read_sample(record, "image")
-
     def prepare(self, run: RunView) -> None:
         """Read the bank of a run, and make its thumbnails in the background."""
         with suppress(McpmixError):  # the page gets the message when it asks
-            self.thumbnails.prepare(self.all_thumbnails(self.bank(run)))
-
-    def all_thumbnails(self, bank: BankView) -> Iterator[tuple[str, Any]]:
-        """Those of a bank in the order of the wall."""
-        records, last = bank.records, ""
-        for image in list(bank.images):
-            if image.parent != last and image.parent in records:
-                yield self.real_thumbnail(bank, image.parent)
-            last = image.parent
-            yield self.thumbnail(bank, image)
-
-
-def synthetic(bank: BankView, number: int) -> Pixels:
-    """A counterpart, wherever its bank is by now."""
-    file = bank.images[number].file
-    folder = bank.run.folder / "pairs"
-    return read_image(inside(folder if folder.exists() else bank.run.folder / "pairs.partial", file))
+            self.thumbnails.prepare(self.bank(run).thumbnails())
 
 
 def _png(pixels: Pixels) -> Response:
@@ -144,6 +104,13 @@ def _time(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def _spread(spread: Any) -> str:  # noqa: ANN401 (as a table has it)
+    """Mean and deviation of a table's cell."""
+    from mcpmix.report.tables import spread_text  # its statistics take a second to load
+
+    return spread_text(spread)
 
 
 # --- pages ----------------------------------------------------------------------------------------------
@@ -178,9 +145,7 @@ def pages(studio: Studio) -> APIRouter:
 
     @router.get("/grids/{grid}")
     def of_grid(grid: str) -> Response:
-        from mcpmix.report.tables import spread_text  # its statistics take a second to load
-
-        return studio.page("grid.html", spread=spread_text, **studio.in_grid(grid))
+        return studio.page("grid.html", **studio.in_grid(grid))
 
     @router.get("/grids/{grid}/state")
     def state(grid: str) -> Response:
@@ -232,9 +197,7 @@ def run_pages(studio: Studio) -> APIRouter:
             content = json.loads((report / "table.json").read_text(encoding="utf-8"))
             shown = [("Test images", content)]
             shown += [("New images of known groups", content["known"])] if "known" in content else []
-        from mcpmix.report.tables import spread_text  # its statistics take a second to load
-
-        return studio.page("results.html", run=found, tables=shown, spread=spread_text, arms=found.named_arms)
+        return studio.page("results.html", run=found, tables=shown, arms=found.named_arms)
 
     @router.get("/runs/{run}/report")
     def made_by_run(run: str) -> Response:
@@ -273,7 +236,7 @@ def answers(studio: Studio) -> APIRouter:
 
     @router.get("/api/runs/{run}/pairs/{number}")
     def pair(run: str, number: int) -> Response:
-        return JSONResponse(_of_bank(studio.bank(runs.get(run)), number).detail(number))
+        return JSONResponse(studio.bank(runs.get(run)).detail(number))
 
     @router.post("/api/runs/{run}/pairs/{number}/verdict")
     def judge(
@@ -284,7 +247,7 @@ def answers(studio: Studio) -> APIRouter:
         word: Annotated[str, Body(max_length=500)] = "",
     ) -> Response:
         studio.require_writing()
-        bank = _of_bank(studio.bank(runs.get(run)), number)
+        bank = studio.bank(runs.get(run))
         bank.book.judge(bank.row(number), who, verdict, word)
         return JSONResponse(bank.detail(number))
 
@@ -300,9 +263,9 @@ def answers(studio: Studio) -> APIRouter:
         name = studio.blind.start(studio.bank(runs.get(run)), who, count)
         return JSONResponse({"test": name, "count": len(studio.blind.get(name).shown)})
 
-    @router.get("/api/blind/{test}/{picture}")
-    def blind_picture(test: str, picture: str) -> Response:
-        found, place = studio.blind.get(test), place_of_picture(picture)
+    @router.get("/api/blind/{test}/{place:int}.png")
+    def blind_picture(test: str, place: int) -> Response:
+        found = studio.blind.get(test)
         if place > len(found.answers):
             raise AbsentError  # not its turn yet
         return _png(found.picture(place))
@@ -316,27 +279,18 @@ def answers(studio: Studio) -> APIRouter:
     def logs(run: str, known: Annotated[str, Query(max_length=20_000)] = "") -> Response:
         marks = dict(part.rsplit("=", 1) for part in known.split(",") if "=" in part)
         found = runs.get(run)
-        return JSONResponse({"state": found.state[0], "cells": results.new_rows(found, marks)})
+        return JSONResponse({"state": found.state[0], "cells": new_rows(found, marks)})
 
     @router.get("/api/runs/{run}/scores")
     def scores(run: str, part: Text = "test", metric: Text = "dsc", seed: Text = "") -> Response:
-        return JSONResponse(results.image_scores(runs.get(run), part, metric, seed))
+        return JSONResponse(image_scores(runs.get(run), part, metric, seed))
 
     @router.post("/api/predict")
     async def predict(request: Request, segmenter: Text, name: Text = "") -> Response:
         content = await request.body()
-        from fastapi.concurrency import run_in_threadpool
-
-        found = await run_in_threadpool(studio.predictions.predict, segmenter, content, name)
-        return JSONResponse(found)
+        return JSONResponse(await run_in_threadpool(studio.predictions.predict, segmenter, content, name))
 
     return router
-
-
-def _of_bank(bank: BankView, number: int) -> BankView:
-    if not 0 <= number < len(bank.images):
-        raise AbsentError
-    return bank
 
 
 # --- pictures -------------------------------------------------------------------------------------------
@@ -349,16 +303,13 @@ def pictures(studio: Studio) -> APIRouter:
     @router.get("/runs/{run}/thumbnail")
     def thumbnail(run: str, number: int = -1, id: Text = "") -> Response:
         bank = studio.bank(runs.get(run))
-        if id:
-            key, read = studio.real_thumbnail(bank, id)
-        else:
-            key, read = studio.thumbnail(bank, _of_bank(bank, number).images[number])
+        key, read = bank.real_thumbnail(id) if id else bank.thumbnail(number)
         headers = {"cache-control": "private, max-age=86400"}
         return Response(studio.thumbnails.get(key, read), media_type="image/jpeg", headers=headers)
 
     @router.get("/runs/{run}/synthetic")
     def counterpart(run: str, number: int) -> Response:
-        return _png(synthetic(_of_bank(studio.bank(runs.get(run)), number), number))
+        return _png(studio.bank(runs.get(run)).picture(number))
 
     @router.get("/runs/{run}/sample/{what}")
     def sample(run: str, what: str, id: Text) -> Response:
@@ -432,11 +383,6 @@ def bind(host: str, port: int) -> socket.socket:
     raise DataError(
         f"Cannot listen at {host}, ports {port} to {port + _PORTS - 1}: {problem}. Name another port."
     )
-
-
-def new_token() -> str:
-    """A random token for the address."""
-    return secrets.token_urlsafe(24)
 
 
 def address(listener: socket.socket, token: str) -> str:

@@ -11,8 +11,8 @@ from mcpmix.core import training
 from mcpmix.core.errors import DataError
 from mcpmix.data.dataset import PRETRAINING_SEED
 from mcpmix.generator.counterparts import condition
-from mcpmix.networks.controlnet import load_control
 from mcpmix.networks.diffusion import load_base
+from mcpmix.networks.generator import load_control
 from tools.pretrain import control
 
 FRAMES = 6

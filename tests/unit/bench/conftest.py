@@ -2,7 +2,7 @@ import pytest
 from tests.helpers.grids import Here, toy_grid
 
 from mcpmix.bench.driver import claimed, run_grid
-from mcpmix.bench.plan import expand
+from mcpmix.bench.grid import expand
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from tests.helpers.progress import Recorder
 
 from mcpmix.bench import cells as cells_module
 from mcpmix.bench.driver import claimed, forecast, look, run_grid, status_rows
-from mcpmix.bench.plan import expand
+from mcpmix.bench.grid import expand
 from mcpmix.bench.state import listed_cells, relative
 from mcpmix.core.errors import ConfigError, StorageError, TrainingError
 from mcpmix.core.stage_folder import MANIFEST
@@ -183,6 +183,6 @@ def test_a_segmenter_of_the_group_s_own_run_is_taken_as_it_is(make_config, tmp_p
     runtime = setup("cpu", "float32", 1, True)
     place = task.config.folder / "segmenter" / "full-sup" / "seed-0"
     trained = train.run(task.config, made.inputs["full-sup"], "full-sup", 0, place, runtime)
-    run = partial(cells_module.run_cell, task.config, made, "full-sup", 0, {}, plan.home(cell), runtime)
+    run = partial(cells_module.run_cell, task, 0, made, {}, plan.home(cell), runtime)
     assert run().segmenter.folder == trained.folder
     assert not plan.home(cell).stage("segmenter").exists()

@@ -1,13 +1,14 @@
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.helpers.finished_run import Outline
 from tests.helpers.grids import Here
 from tests.helpers.progress import Recorder
 
-from mcpmix.bench.driver import Outcome
-from mcpmix.bench.page import require_packages, write_results
+from mcpmix.bench.page import require_packages, to_latex, to_markdown, write_results
+from mcpmix.bench.tables import Item, Sheet
 from mcpmix.core.errors import DependencyError
 
 
@@ -15,7 +16,7 @@ from mcpmix.core.errors import DependencyError
 def written(finished):
     plan, outcome = finished
     engine = Here()
-    page = write_results(plan, outcome, engine)
+    page = write_results(outcome, engine)
     assert engine.ran == ["gradients"]
     return plan, outcome, page.read_text(encoding="utf-8")
 
@@ -82,18 +83,17 @@ def test_the_bank_of_pairs_is_described(written):
 
 
 def test_the_second_time_no_analysis_is_trained(written):
-    plan, outcome, _ = written
+    _, outcome, _ = written
     recorder = Recorder()
-    write_results(plan, outcome, Here(), recorder)
+    write_results(outcome, Here(), recorder)
     assert "analyse gradients" not in recorder.titles
 
 
 def test_what_is_not_there_is_said(finished, tmp_path):
     plan, outcome = finished
-    elsewhere = type(plan)(plan.grid, tmp_path / "empty", plan.groups, plan.cells, plan.transfer)
-    elsewhere.out.mkdir()
-    nothing = Outcome(outcome.groups, outcome.transfer, {}, {"a/cell": "DataError: no luck"})
-    text = write_results(elsewhere, nothing, Here()).read_text(encoding="utf-8")
+    elsewhere = replace(plan, out=tmp_path)
+    nothing = replace(outcome, plan=elsewhere, cells={}, failures={"a/cell": "DataError: no luck"})
+    text = write_results(nothing, Here()).read_text(encoding="utf-8")
     page = Outline(text)
     assert "a/cell failed. DataError: no luck" in page.text
     assert "0 of 10 cells are finished" in page.text
@@ -106,4 +106,43 @@ def test_a_missing_package_is_told_before_anything_is_trained(finished, monkeypa
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(DependencyError, match=r"pip install 'mcpmix\[analysis\]'"):
         require_packages(plan)
-    require_packages(type(plan)(plan.grid.model_copy(update={"figures": ()}), plan.out, {}, {}, {}))
+    require_packages(replace(plan, grid=plan.grid.model_copy(update={"figures": ()})))
+
+
+SHEET = Sheet(
+    "Title & more",
+    ["method", "DSC ↑", "p"],
+    [
+        [Item("set_1: 3 images", "head")],
+        [Item("a|b"), Item("70.0 ± 1.0", "best"), Item("−1")],
+        [Item("c"), Item("60.0 ± 1.0", "second"), Item("50 %", "theirs")],
+        [Item("set_2", "head")],
+        [Item("d"), Item(""), Item("–")],
+    ],
+    ["A note, 95 %."],
+)
+
+
+def test_markdown():
+    lines = to_markdown(SHEET).splitlines()
+    assert lines[0] == "### Title & more"
+    table = [line for line in lines if line.startswith("|")]
+    assert table[1] == "| --- | ---: | ---: |"
+    assert table[2] == "| **set_1: 3 images** |  |  |"
+    assert table[3] == r"| a\|b | **70.0 ± 1.0** | −1 |"
+    assert table[4] == "| c | <u>60.0 ± 1.0</u> | *50 %* |"
+    assert lines[-1] == "A note, 95 %."
+
+
+def test_latex_for_booktabs():
+    text = to_latex(SHEET, "mixing")
+    assert r"\caption{Title \& more}" in text
+    assert r"\label{tab:mixing}" in text
+    assert r"\begin{tabular}{lrr}" in text
+    assert r"method & DSC $\uparrow$ & p \\" in text
+    assert r"\multicolumn{3}{l}{\textbf{set\_1: 3 images}} \\" in text
+    assert r"a|b & \textbf{70.0 $\pm$ 1.0} & $-$1 \\" in text
+    assert r"c & \underline{60.0 $\pm$ 1.0} & \textit{50 \%} \\" in text
+    for rule, count in ((r"\toprule", 1), (r"\bottomrule", 1), (r"\midrule", 4)):
+        assert text.count(rule) == count
+    assert text.count("{") == text.count("}")

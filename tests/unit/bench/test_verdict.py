@@ -63,7 +63,7 @@ def test_from_a_configuration_to_an_answer_with_the_run_s_own_stages(make_config
     alone = {cell.seed: item for cell, item in found.cells.items() if cell.method == "full-sup"}
     for seed in (0, 1):  # not trained again
         assert alone[seed].segmenter.folder == trained.segmenters["full-sup", seed].folder
-    verdicts, page = write_verdict(plan, found)
+    verdicts, page = write_verdict(found)
     assert [verdict.part for verdict in verdicts] == ["test", "known"]
     for verdict in verdicts:
         assert [item.method for item in verdict.doses] == list(plan.grid.arms[1:])

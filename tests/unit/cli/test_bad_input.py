@@ -9,7 +9,6 @@ from PIL import Image
 
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 from mcpmix.segmenter import train
-from mcpmix.segmenter import trainer as trainer_module
 
 SHORT = ("train.epochs=2", "train.validate_every=1", "train.seeds=[0]", "runtime.jobs=1", "runtime.threads=1")
 
@@ -30,14 +29,14 @@ def run_folder(config):
 def test_a_disk_that_fills_up_in_training_costs_nothing_that_was_finished(
     mcpmix, config, run_folder, monkeypatch
 ):
-    saved, room = trainer_module.save_state, [True, False]
+    saved, room = train.save_state, [True, False]
 
     def save(path, state):
         if not room.pop(0):  # as safetensors says it
             raise RuntimeError("I/O error: No space left on device (os error 28)")
         saved(path, state)
 
-    monkeypatch.setattr(trainer_module, "save_state", save)
+    monkeypatch.setattr(train, "save_state", save)
     message = error_of(mcpmix("train", config, *SHORT), 5)
     segmenter = run_folder / "segmenter" / "full-sup" / "seed-0"
     assert f"The disk that holds {segmenter} is full." in message
@@ -45,7 +44,7 @@ def test_a_disk_that_fills_up_in_training_costs_nothing_that_was_finished(
     assert (run_folder / "dataset" / "manifest.json").exists()
     assert not segmenter.exists()
 
-    monkeypatch.setattr(trainer_module, "save_state", saved)
+    monkeypatch.setattr(train, "save_state", saved)
     begun = []
     epoch = train.Trainer._run_epoch
     monkeypatch.setattr(

@@ -451,6 +451,28 @@ def test_fix_with_a_table_that_gives_no_image_a_group_says_what_to_do(mcpmix, co
     assert (tmp_path / "repaired" / "images").is_dir()
 
 
+def test_a_page_in_the_place_of_a_folder_is_refused(mcpmix, config, tmp_path):
+    (tmp_path / "pages").mkdir()
+    refused = mcpmix("check", config, "--html", tmp_path / "pages")
+    assert "cannot be used as a path: Is a directory. Choose another." in error_of(refused, 5)
+
+
+def test_fix_puts_back_the_zeros_that_a_spreadsheet_took(mcpmix, config, phantom_folder, tmp_path):
+    table = tmp_path / "cut.csv"
+    rows = ["id,group"]
+    for number, image in enumerate(sorted((phantom_folder / "images").iterdir())):
+        mask = phantom_folder / "masks" / image.name
+        for file in (image, mask):
+            file.rename(file.with_name(f"00{number + 1}{file.suffix}"))
+        rows.append(f"{number + 1},{image.stem.partition('_')[0]}")
+    table.write_text("\n".join(rows), encoding="utf-8")
+    done = mcpmix("check", config, f"data.groups={table}", "--fix", tmp_path / "repaired")
+    assert "has lost the leading zeros of 8 ids" in done.err
+    assert f"file: {table} has lost the leading zeros of 8 ids (1 in place of 001): put back" in done.out
+    assert (tmp_path / "repaired" / "groups.csv").read_text().splitlines()[1] == f"00{rows[1]}"
+    assert mcpmix(*done.out.rpartition("to use it: mcpmix ")[2].split()).code == 0
+
+
 def test_fix_writes_a_repaired_copy_and_leaves_the_source(mcpmix, config, phantom_folder, tmp_path):
     remove_mask(phantom_folder)
     damaged = phantom_folder / "images" / "p009_f01.png"

@@ -199,6 +199,15 @@ def test_predict_without_a_segmenter_or_images(mcpmix, segmenter, phantom_folder
     assert not (tmp_path / "out").exists()
 
 
+def test_predict_into_a_file_is_refused(mcpmix, segmenter, phantom_folder, tmp_path):
+    file = tmp_path / "notes.csv"
+    file.write_text("mine")
+    done = mcpmix("predict", segmenter, phantom_folder / "images", "--out", file, "--device", "cpu")
+    assert done.code == 5, done.err
+    assert f"Error: {file} cannot be used as a path: File exists. Choose another." in done.err
+    assert file.read_text() == "mine"
+
+
 def test_a_fourth_channel_is_told(mcpmix, segmenter, tmp_path):
     image = tmp_path / "in" / "a.png"
     image.parent.mkdir()

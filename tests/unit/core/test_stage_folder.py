@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mcpmix.core.errors import ModelError, StorageError, TrainingError
+from mcpmix.core.errors import StorageError
+from mcpmix.core.files import storage_errors, write_text
 from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import (
     Artifact,
@@ -21,15 +22,9 @@ from mcpmix.core.stage_folder import (
     asked_before_redoing,
     changes,
     digest_of,
-    file_digest,
-    new_folder,
     read_artifact,
     reuse,
-    storage_errors,
     workspace,
-    write_json,
-    write_text,
-    written,
 )
 from mcpmix.core.training import save_state
 
@@ -79,13 +74,6 @@ class TestDigests:
         assert digest_of({"a": 1, "b": [1, 2]}) == digest_of({"b": [1, 2], "a": 1})
         assert digest_of({"a": 1, "b": [1, 2]}) != digest_of({"a": 1, "b": [2, 1]})
         assert digest_of({"a": 1}) == hashlib.sha256(b'{"a":1}').hexdigest()
-
-    def test_file_digest_is_sha256(self, tmp_path):
-        path = tmp_path / "file"
-        path.write_bytes(b"abc")
-
-        # The example of the standard, FIPS 180-2.
-        assert file_digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
     @pytest.mark.parametrize(
         "other",
@@ -359,34 +347,6 @@ class TestFullDisk:
         assert read_artifact(target) is None
         assert read_artifact(target.with_name("train.partial")) is None
 
-    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-    def test_errors_that_carry_the_number_only_in_their_text(self, tmp_path, number):
-        # What safetensors raises on a full disk, as measured: not an OSError.
-        text = f"Error while serializing: I/O error: {os.strerror(number)} (os error {number})"
-
-        with pytest.raises(StorageError, match="is full"), storage_errors(tmp_path):
-            raise RuntimeError(text)
-
-    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path):
-        with (
-            pytest.raises(StorageError, match=r"Cannot write to /data/x\.png: Permission denied\."),
-            storage_errors(tmp_path),
-        ):
-            raise PermissionError(errno.EACCES, "Permission denied", "/data/x.png")
-
-    @pytest.mark.parametrize(
-        "error",
-        [
-            ValueError("a programming mistake"),
-            FileNotFoundError(errno.ENOENT, "No such file or directory", "x"),
-            ModelError("Cannot read the checkpoint: No space left on device (os error 28)"),
-        ],
-    )
-    def test_all_other_errors_pass_unchanged(self, tmp_path, error):
-        with pytest.raises(type(error)) as caught, storage_errors(tmp_path):
-            raise error
-        assert caught.value is error
-
     def test_a_folder_that_disappears_is_named_once_for_all_that_was_in_it(self, target):
         def work(name):
             with workspace(target.with_name(name), KEY) as space:
@@ -402,16 +362,6 @@ class TestFullDisk:
         with pytest.raises(StorageError, match="run has disappeared"), storage_errors(target):
             raise RuntimeError("Error while serializing: No such file or directory (os error 2)")
 
-    @pytest.mark.parametrize(
-        "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes\nmore")]
-    )
-    def test_out_of_memory_says_what_to_lower(self, tmp_path, error):
-        with (
-            pytest.raises(TrainingError, match=r"^Memory ran out.*Lower batch_size"),
-            storage_errors(tmp_path),
-        ):
-            raise error
-
     def test_a_file_where_the_output_folder_should_be(self, target):
         target.parent.parent.mkdir(exist_ok=True)
         target.parent.write_text("I am a file")
@@ -421,61 +371,3 @@ class TestFullDisk:
             workspace(target, KEY),
         ):
             pytest.fail("worked in a file")
-
-
-class TestWriting:
-    def test_json_is_readable_and_ends_with_a_line(self, tmp_path):
-        write_json(tmp_path / "x.json", {"name": "Bärbel", "path": Path("a/b")})
-        text = (tmp_path / "x.json").read_text(encoding="utf-8")
-
-        assert json.loads(text) == {"name": "Bärbel", "path": "a/b"}
-        assert "Bärbel" in text
-        assert text.endswith("}\n")
-
-    def test_a_failed_write_leaves_the_old_file(self, tmp_path, monkeypatch):
-        write_text(tmp_path / "x.txt", "old")
-
-        def fail(source, destination):
-            raise OSError(errno.EIO, "broken")
-
-        monkeypatch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="broken"):
-            write_text(tmp_path / "x.txt", "new")
-
-        assert (tmp_path / "x.txt").read_text() == "old"
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("old")
-    with pytest.raises(TypeError), written(file) as temporary, temporary.open("w") as half:
-        half.writelines(["half", None])
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
-    with written(file) as temporary:
-        temporary.write_text("new")
-        assert file.read_text() == "old"
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "new")]
-
-
-def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
-    folder = new_folder(tmp_path / "a" / "folder")
-    (tmp_path / "a" / "folder.tmp").mkdir()
-    (tmp_path / "a" / "folder.tmp" / "of a kill").touch()
-    with pytest.raises(FileNotFoundError), written(folder) as temporary:
-        (temporary / "a" / "b").mkdir()
-    assert list(folder.parent.iterdir()) == [folder]
-    with written(folder) as temporary:
-        temporary.mkdir()
-        (temporary / "file").touch()
-    assert list(folder.parent.iterdir()) == [folder]
-    assert list(folder.iterdir()) == [folder / "file"]
-
-
-def test_an_output_folder_must_be_empty(tmp_path):
-    assert new_folder(tmp_path / "a" / "b").is_dir()
-    assert new_folder(tmp_path / "a" / "b").is_dir()
-    with pytest.raises(StorageError, match="a is not empty"):
-        new_folder(tmp_path / "a")
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="a file is in the way"):
-        new_folder(tmp_path / "file")

@@ -7,9 +7,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from mcpmix.config import SplitConfig
-from mcpmix.data.audit import Audit, Severity
+from mcpmix.data.audit import Audit, Severity, file_oddities, inspect, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
-from mcpmix.data.facts import inspect, inspect_all
 from mcpmix.data.sample import Sample
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -257,3 +256,48 @@ def test_one_image_with_two_masks_is_an_error_with_pictures(tmp_path, make_pair)
     (finding,) = [f for f in audit.findings if "different masks" in f.title]
     assert (finding.severity, finding.ids, finding.items) == (Severity.ERROR, ("a", "b"), ("a = b",))
     assert "--drop-copies" in finding.remedy
+
+
+# --- what one pair of files shows ------------------------------------------------------------------------
+
+
+def test_area_border_and_centre_by_hand(pair):
+    mask = np.zeros((40, 80), np.uint8)
+    mask[0:10, 60:80] = 255  # a corner: 20 of the pixels along the top, 10 of those on the right
+    facts, small = inspect(pair("a", np.full((40, 80, 3), 90, np.uint8), mask))
+    assert small.shape == (128, 128, 3)  # as a feature network sees it
+    assert facts.area == pytest.approx(200 / 3200)
+    assert facts.border == pytest.approx(30 / 240)
+    assert facts.centre == pytest.approx((70 / 80, 5 / 40))
+    assert (facts.width, facts.height, facts.levels) == (80, 40, 2)
+    assert facts.thumbnail.shape == (48, 96, 3)
+    assert (facts.thumbnail == (255, 220, 0)).all(axis=2).any()  # the outline
+
+
+def test_headers_of_files_tell_their_oddities(tmp_path):
+    pixels = Image.fromarray(np.full((8, 8, 3), 90, np.uint8))
+    pixels.save(tmp_path / "wrong.png", format="JPEG")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    pixels.save(tmp_path / "turned.jpg", exif=turned)
+    pixels.convert("P").save(tmp_path / "palette.png")
+    pixels.convert("RGBA").save(tmp_path / "alpha.png")
+    found = {path.name: list(file_oddities(path, mask=True)) for path in tmp_path.iterdir()}
+    assert found == {
+        "wrong.png": ["ending", "lossy mask"],
+        "turned.jpg": ["turned", "lossy mask"],
+        "palette.png": ["palette"],
+        "alpha.png": ["alpha"],
+    }
+    assert list(file_oddities(tmp_path / "missing.png")) == []
+
+
+def test_features_go_to_the_images_that_could_be_read(pair):
+    mask = np.pad(np.full((8, 8), 255, np.uint8), 16)
+    samples = [pair(f"s{n:02d}", np.full((40, 40, 3), 5 * n, np.uint8), mask) for n in range(35)]
+    samples[3].image.unlink()
+    facts = inspect_all(samples[::-1], phi=lambda images: images.mean(axis=(1, 2)))
+    assert [fact.sample.id for fact in facts] == [f"s{n:02d}" for n in range(35)]
+    assert facts[3].features is None
+    assert facts[3].errors
+    assert all(fact.features[0] == pytest.approx(5 * n, abs=1) for n, fact in enumerate(facts) if n != 3)

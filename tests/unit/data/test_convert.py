@@ -8,9 +8,8 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from mcpmix.core.errors import StorageError
-from mcpmix.data.audit import Audit, Severity
+from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.convert import Change, has_metadata, repair
-from mcpmix.data.facts import inspect_all
 from mcpmix.data.layouts import READERS, Collection
 from mcpmix.data.sample import Sample, read_image, read_mask
 

@@ -1,6 +1,7 @@
 """Stage 0: sources by name, splits as configured, one decoding of each file."""
 
 import dataclasses
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -12,19 +13,18 @@ from mcpmix.config import SplitConfig
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ConfigError, DataError
 from mcpmix.data import dataset
-from mcpmix.data.cache import load_arrays
 from mcpmix.data.dataset import (
     PRETRAINING_SEED,
     build_index,
+    listing,
     load_collection,
     make_split,
     world_seed,
     write_phantom_set,
 )
-from mcpmix.data.index import DatasetIndex, training_digest
+from mcpmix.data.index import DatasetIndex, load_arrays, training_digest
 from mcpmix.data.layouts import Collection
-from mcpmix.data.leakage import LeakSearch, SeenImage, images_of
-from mcpmix.data.likeness import look_of
+from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, look_of
 from mcpmix.data.sample import Sample, read_image, read_mask
 from mcpmix.data.splits import Split, group_split
 from mcpmix.phantom import render
@@ -401,3 +401,41 @@ def test_killed_write_leaves_no_half_file_under_the_final_name(tmp_path, monkeyp
     samples, _ = write_phantom(tmp_path)
     assert read_image(samples[0].image).shape == (32, 32, 3)
     assert list(tmp_path.rglob("*.tmp")) == []
+
+
+# --- what a place holds, by content ----------------------------------------------------------------------
+
+
+def test_names_and_contents_count_and_nothing_else(tmp_path):
+    place = tmp_path / "data"
+    (place / "sub").mkdir(parents=True)
+    (place / "sub" / "a.png").write_bytes(b"a")
+    first = listing(place)
+    os.utime(place / "sub" / "a.png", (1, 1))
+    (place / ".DS_Store").write_bytes(b"x")
+    (place / "set.zip.unpacked-123").mkdir()
+    (place / "set.zip.unpacked-123" / "b.png").write_bytes(b"b")
+    assert listing(place) == first
+    (place / "sub" / "a.png").write_bytes(b"b")
+    second = listing(place)
+    (place / "sub" / "a.png").rename(place / "a.png")
+    assert len({first, second, listing(place)}) == 3
+    assert listing(place / "a.png") != listing(place)
+
+
+def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
+    place, notes, read = tmp_path / "data", tmp_path / "cache" / "files.json", []
+    place.mkdir()
+    for name in "ab":
+        (place / name).write_text(name)
+    real = dataset.file_digest
+    monkeypatch.setattr(dataset, "file_digest", lambda path: read.append(path.name) or real(path))
+    first = listing(place, notes)
+    assert listing(place, notes) == first == listing(place)
+    assert read == ["a", "b", "a", "b"]  # the second call read nothing, the third has no notes
+    read.clear()
+    (place / "a").write_text("c")
+    assert listing(place, notes) != first
+    assert read == ["a"]
+    notes.write_text("[")  # damaged notes are made again
+    assert listing(place, notes) == listing(place)

@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.audit import Audit, Severity
+from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.dataset import load_collection
-from mcpmix.data.facts import inspect_all
 from mcpmix.data.sample import Sample
 
 GIGABYTE = 2**30
@@ -129,7 +128,7 @@ import json, re, sys
 from pathlib import Path
 from mcpmix.core.errors import DataError
 from mcpmix.data.audit import Audit
-from mcpmix.data.facts import inspect_all
+from mcpmix.data.audit import inspect_all
 from mcpmix.data.dataset import load_collection
 try:
     samples = load_collection("folder", root=Path(sys.argv[1])).samples

@@ -13,9 +13,13 @@ from PIL import Image
 
 from mcpmix.core.errors import DataError, StorageError
 from mcpmix.data.convert import WRITERS, convert
-from mcpmix.data.layouts import READERS, Collection, scan_folder
+from mcpmix.data.layouts import (
+    READERS,
+    Collection,
+    scan_folder,
+)
 from mcpmix.data.sample import Sample, read_image, read_mask, read_pair
-from mcpmix.data.tables import read_rows, write_csv
+from mcpmix.data.tables import write_csv
 
 PARTS = {"a-1": "train", "b 2": "train", "c_3": "validation", "d.4": "test", "é5": "known"}
 
@@ -305,7 +309,7 @@ def test_a_split_file_beside_a_folder_must_fit_it(tmp_path, collection):
 
 
 def scan(root: Path, groups: Path | None = None) -> list[Sample]:
-    return scan_folder(root / "images", root / "masks", groups)
+    return list(scan_folder(root / "images", root / "masks", groups).samples)
 
 
 def problems_of(root: Path, groups: Path | None = None) -> list[str]:
@@ -342,7 +346,7 @@ def test_image_whose_own_name_ends_like_a_mask(tmp_path, make_pair):
 def test_images_and_masks_in_one_folder(tmp_path, make_pair):
     sample = make_pair("a", suffix="_mask")
     sample.mask.rename(tmp_path / "images" / "a_mask.png")
-    [found] = scan_folder(tmp_path / "images", tmp_path / "images")
+    [found] = scan_folder(tmp_path / "images", tmp_path / "images").samples
     assert (found.id, found.image.name, found.mask.name) == ("a", "a.png", "a_mask.png")
 
 
@@ -416,6 +420,23 @@ def test_lost_leading_zeros_are_one_problem(tmp_path, make_pair):
         scan_folder(tmp_path / "images", tmp_path / "masks", tmp_path / "groups.csv")
     assert "has lost the leading zeros of 8 ids (1 in place of 0001)" in str(caught.value)
     assert "is not in" not in str(caught.value)
+    assert "--fix DIR` writes a table that has them again" in str(caught.value)
+
+
+def test_lost_leading_zeros_are_put_back_where_one_image_can_be_meant(tmp_path, make_pair):
+    for stem in ("0001", "0002", "03", "003"):
+        make_pair(stem)
+    rows = [{"id": number, "group": f"video {number}"} for number in (1, 2, 3, 8)]
+    write_csv(tmp_path / "groups.csv", rows)
+    left_out, mended = [], []
+    found = scan_folder(
+        tmp_path / "images", tmp_path / "masks", tmp_path / "groups.csv", left_out=left_out, mended=mended
+    )
+    assert {sample.id: sample.group for sample in found.samples} == {"0001": "video 1", "0002": "video 2"}
+    assert [text.partition("groups.csv ")[2] for text in mended] == [
+        "has lost the leading zeros of 4 ids (1 in place of 0001): put back"
+    ]
+    assert ["003.png is not in" in text or "03.png is not in" in text for text in left_out] == [True, True]
 
 
 def test_mistyped_ids_are_named_beside_the_images_that_lack_one(tmp_path, make_pair):
@@ -460,7 +481,7 @@ def test_single_files_can_be_left_out(tmp_path, make_pair):
     sample = make_pair("a")
     make_pair("b").mask.unlink()
     left_out = []
-    assert scan_folder(tmp_path / "images", tmp_path / "masks", left_out=left_out) == [sample]
+    assert scan_folder(tmp_path / "images", tmp_path / "masks", left_out=left_out).samples == (sample,)
     assert len(left_out) == 1
     assert "b.png has no mask" in left_out[0]
 
@@ -536,56 +557,3 @@ def test_group_table_that_cannot_be_read(tmp_path, make_pair):
         assert problem.startswith(f"{path} ")
         assert fact in problem
         assert problem.endswith("It must be a CSV with the columns id and group.")
-
-
-# --- tables, as spreadsheets and scripts write them --------------------------------------------------------
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_csv_with_any_delimiter_a_byte_order_mark_and_ragged_rows(tmp_path, mark):
-    path = tmp_path / "a.csv"
-    path.write_text(f"\ufeffID {mark} Group\na{mark} x \n\nb\nc{mark}y{mark}more\n", encoding="utf-8")
-    rows = read_rows(path)
-    assert [(row.line, dict(row.values)) for row in rows] == [
-        (2, {"id": "a", "group": "x"}),
-        (4, {"id": "b", "group": ""}),
-        (5, {"id": "c", "group": "y"}),
-    ]
-    assert rows[0].place == f"{path}, line 2"
-    assert rows[1].first(("group", "id")) == "b"
-    assert rows[1].first(("group", "nothing")) == ""
-
-
-def test_jsonl_gives_texts(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"ID": 7, "group": null}\n\n{"id": " b"}\n')
-    assert [(row.line, dict(row.values)) for row in read_rows(path)] == [
-        (1, {"id": "7", "group": ""}),
-        (3, {"id": " b"}),
-    ]
-
-
-def test_what_is_written_comes_back(tmp_path):
-    rows = [{"id": "a, b", "group": 'say "x"'}, {"id": "é", "group": ""}]
-    write_csv(tmp_path / "a.csv", rows)
-    assert [dict(row.values) for row in read_rows(tmp_path / "a.csv")] == rows
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "fact"),
-    [
-        ("a.csv", None, "does not exist"),
-        ("a.csv", b"", "has no rows"),
-        ("a.csv", b"id,group\n", "has no rows"),
-        ("a.csv", b"id\nM\xfcller\n", "cannot be read"),
-        ("a.jsonl", b"{", "line 1: "),
-        ("a.jsonl", b"{}\n[1]", "line 2: expected a JSON object, got [1]"),
-    ],
-)
-def test_what_is_not_a_table(tmp_path, name, content, fact):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        read_rows(tmp_path / name)
-    assert str(caught.value).startswith(str(tmp_path / name))
-    assert fact in str(caught.value)

@@ -12,8 +12,8 @@ from tests.helpers.progress import Kill, Recorder
 
 from mcpmix.core.device import setup
 from mcpmix.core.errors import ModelError
+from mcpmix.core.files import file_digest
 from mcpmix.core.pixels import write_png
-from mcpmix.core.stage_folder import file_digest
 from mcpmix.data import dataset, unlabelled
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import read_seen

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.admission import Admission, expose, exposure_limits, exposure_problem, tally
 from mcpmix.generator.copies import CopyCheck
 from mcpmix.generator.judge import Judge

@@ -4,18 +4,16 @@ from PIL import Image
 
 from mcpmix.core.errors import StorageError
 from mcpmix.core.seeds import numpy_rng, seed_for
-from mcpmix.core.stage_folder import StageKey, file_digest, workspace
-from mcpmix.data.cache import Arrays
-from mcpmix.generator.bank import (
-    Bank,
-    contact_sheet,
+from mcpmix.data.index import Arrays
+from mcpmix.generator.bank import Bank, contact_sheet, draw_histogram
+from mcpmix.generator.ledger import (
+    Ledger,
+    admitted_replicas,
     damaged,
-    draw_histogram,
-    inspect_bank,
     place_of,
+    read_verified,
     write_synthetic,
 )
-from mcpmix.generator.ledger import Ledger, admitted_replicas, read_verified
 from mcpmix.generator.workers import Request
 
 BATCH = 4
@@ -184,65 +182,6 @@ def test_a_ledger_edited_in_between_stops_the_bank(filled):
         read_verified(filled.folder, ROOT, filled.ledger.head)
 
 
-KEY = StageKey("synthesize", {})
-
-
-def fill(folder, count=3):
-    ledger = Ledger(folder / "ledger.jsonl", KEY.digest)
-    for replica in range(count):
-        file = place_of("a", replica, 0, admitted=replica > 0)
-        write_synthetic(folder / file, np.full((4, 4, 3), replica, np.uint8), run="r", seed=replica)
-        row = {"parent": "a", "replica": replica, "try": 0, "admitted": replica > 0, "file": file.as_posix()}
-        ledger.append({**row, "image_sha256": file_digest(folder / file)})
-    return ledger
-
-
-@pytest.fixture
-def pairs(tmp_path):
-    with workspace(tmp_path / "pairs", KEY) as space:
-        ledger = fill(space.folder)
-        space.finish(ledger=ledger.head)
-    return tmp_path / "pairs"
-
-
-@pytest.fixture
-def unfinished(tmp_path):
-    with workspace(tmp_path / "pairs", KEY) as space:
-        fill(space.folder)
-    return tmp_path / "pairs.partial"
-
-
-def test_a_whole_bank_is_described(pairs):
-    assert inspect_bank(pairs) == "2 admitted of 3 images tried; ledger and images are whole"
-
-
-def test_no_bank_is_no_problem(tmp_path):
-    assert inspect_bank(tmp_path / "pairs") == "none yet"
-
-
-def test_damaged_and_missing_images_are_all_named(pairs):
-    (pairs / "images/a/1.png").write_bytes(b"x")
-    (pairs / "rejected/a/0-0.png").unlink()
-    with pytest.raises(StorageError, match=r"(?s)mcpmix synthesize.*rejected/a/0-0\.png.*images/a/1\.png"):
-        inspect_bank(pairs)
-
-
-@pytest.mark.parametrize("folder", ["pairs", "unfinished"])
-def test_an_edited_row_is_named(folder, tmp_path, request):
-    path = request.getfixturevalue(folder) / "ledger.jsonl"
-    path.write_text(path.read_text().replace('"replica": 1', '"replica": 7'))
-    with pytest.raises(StorageError, match="line 2: its content does not match"):
-        inspect_bank(tmp_path / "pairs")
-
-
-def test_an_unfinished_bank_may_end_in_a_torn_line_and_is_left_alone(unfinished, tmp_path):
-    path = unfinished / "ledger.jsonl"
-    torn = path.read_bytes()[:-9]
-    path.write_bytes(torn)
-    assert inspect_bank(tmp_path / "pairs") == "unfinished, 2 images tried so far; the ledger is whole"
-    assert path.read_bytes() == torn
-
-
 # --- pictures ----------------------------------------------------------------------------------------------
 
 RED = (214, 39, 40)
@@ -297,6 +236,15 @@ def test_a_bank_that_was_not_judged_is_drawn_too(shown):
     folder, rows, arrays = shown
     plain = [{**row, "scores": {}} for row in rows[:3]]
     assert contact_sheet(folder, plain, arrays).size == contact_sheet(folder, rows[:3], arrays).size
+
+
+def test_a_long_id_stays_below_its_own_picture(shown):
+    folder, rows, arrays = shown
+    named = [{**row, "parent": f"{row['parent']}{'x' * 40}"} for row in rows[:3]]
+    long = Arrays(tuple(f"{name}{'x' * 40}" for name in arrays.ids), arrays.images, arrays.masks)
+    one, two = (np.asarray(contact_sheet(folder, *each)) for each in ((rows[:3], arrays), (named, long)))
+    changed = np.flatnonzero((one != two).any(axis=(0, 2)))
+    assert 0 < changed.max() < 16 + 104 + 2  # margin and picture
 
 
 def test_the_histogram_is_written(shown):

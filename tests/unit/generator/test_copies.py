@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.copies import Calibration, CopyCheck, copy_problems, near_duplicates, pictures
 
 

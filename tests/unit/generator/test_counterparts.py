@@ -1,16 +1,23 @@
 import numpy as np
 import pytest
 import torch
+from tests.helpers.light_makers import Light, picture
 
 from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import ModelError
 from mcpmix.core.seeds import seed_for
-from mcpmix.data.cache import Arrays
-from mcpmix.generator.counterparts import CounterpartMaker, Looks, condition, fill_depth, swapped_conditions
-from mcpmix.generator.workers import Request, make_filled
-from mcpmix.networks.controlnet import control_from_base
+from mcpmix.data.index import Arrays
+from mcpmix.generator.counterparts import (
+    CounterpartMaker,
+    Looks,
+    condition,
+    fill_depth,
+    make_filled,
+    swapped_conditions,
+)
+from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
-from mcpmix.networks.generator import Generator
+from mcpmix.networks.generator import Generator, control_from_base
 
 SIZE = 64
 
@@ -158,3 +165,10 @@ def test_counterparts_are_drawn_in_the_looks_of_the_base_by_their_shares(random_
     # In place of the configured appearance, and never in a look that no training image has.
     assert set(texts) == {"a polyp. look 0 0", "a polyp. look 0 1"}
     assert np.mean([text.endswith("0 1") for text in texts]) == pytest.approx(0.25, abs=0.06)
+
+
+def test_a_short_batch_is_made_at_full_size():
+    images = make_filled(Light(), [Request(3, 1)], 5)
+    assert len(images) == 1
+    assert images[0, 0, 0, 0] == picture(3, 1)[0, 0, 0]
+    assert images[0, -1, -1, 0] == 5

@@ -14,17 +14,22 @@ from mcpmix.core.errors import ConfigError, DataError, ModelError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data import dataset
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, load_arrays
 from mcpmix.data.leakage import read_seen
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator import depth, finetune
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.finetune_trainer import prepare
-from mcpmix.networks.controlnet import control_from_base
-from mcpmix.networks.diffusion import DECODER_FILE, decoder_of, load_base, load_decoder, with_decoder
-from mcpmix.networks.generator import load_generator
+from mcpmix.networks.diffusion import load_base
+from mcpmix.networks.generator import (
+    DECODER_FILE,
+    control_from_base,
+    decoder_of,
+    load_decoder,
+    load_generator,
+    with_decoder,
+)
 from mcpmix.networks.weight_files import folder_digest
 from mcpmix.run import run
 

@@ -9,10 +9,11 @@ import torch
 
 from mcpmix.core.device import Runtime
 from mcpmix.core.processes import Processes
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator import finetune_trainer
 from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, draw, prepare, turn
-from mcpmix.networks.diffusion import embed_prompts, load_base, lower_frozen
+from mcpmix.networks.diffusion import embed_prompts, load_base
+from mcpmix.networks.generator import lower_frozen
 
 CPU = torch.device("cpu")
 FLOAT32 = Runtime(CPU, torch.float32, "test")

@@ -5,7 +5,7 @@ from torch import nn
 
 from mcpmix.config import JudgeConfig
 from mcpmix.core.errors import DataError, ModelError
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
 from mcpmix.generator.judge import (
     Judge,
     chance_dice,

@@ -1,4 +1,4 @@
-"""The data set and the counterparts of a run, in the layout of nnU-Net."""
+"""The pairs of a run, opened for an own Dataset, and written in the layout of nnU-Net."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from tests.helpers.finished_run import FinishedRun
 import mcpmix
 from mcpmix.config_file import to_yaml
 from mcpmix.core.errors import DataError, StorageError
-from mcpmix.core.reading import read_json
+from mcpmix.core.files import read_json
 from mcpmix.data.dataset import load_collection
 from mcpmix.data.layouts import GIVEN
-from mcpmix.data.sample import read_image, read_mask, resize_image
+from mcpmix.data.sample import read_image, read_mask, resize_image, resize_mask
 from mcpmix.generator.pair_export import export_to_nnunet
 
 NAME = "Dataset501_Toy"
@@ -21,6 +21,25 @@ def finished(tmp_path_factory):
     run = FinishedRun(tmp_path_factory.mktemp("runs"))
     (run.config.folder / "config.yaml").write_text(to_yaml(run.config))
     return run
+
+
+def test_every_training_image_comes_with_its_mask_and_counterparts(finished):
+    pairs = mcpmix.open_pairs(finished.config.folder)
+    records = finished.index.part("train")
+    assert [pair.id for pair in pairs] == [record.id for record in records]
+    for pair, record in zip(pairs, records, strict=True):
+        np.testing.assert_array_equal(pair.image, resize_image(read_image(record.image), 32))
+        np.testing.assert_array_equal(pair.mask, resize_mask(read_mask(record.mask), 32))
+        assert pair.group == record.group
+        assert pair.counterparts.shape == (3, 32, 32, 3)
+        first = read_image(finished.pairs / f"images/{record.id}/0.png")
+        np.testing.assert_array_equal(pair.counterparts[0], first)
+    assert [pair.id for pair in pairs[1:3]] == [record.id for record in records[1:3]]
+
+
+def test_a_run_without_pairs_is_named(tmp_path):
+    with pytest.raises(DataError, match="dataset is not finished, so there are no pairs to open"):
+        mcpmix.open_pairs(tmp_path)
 
 
 @pytest.fixture
@@ -67,7 +86,7 @@ def test_counterparts_grow_to_images_of_any_size(tmp_path):
     index = read_json(folder / "dataset/index.json")
     sample = index["samples"][0]
     sample["width"], sample["height"] = 48, 40
-    from mcpmix.core.stage_folder import write_json
+    from mcpmix.core.files import write_json
 
     write_json(folder / "dataset/index.json", index)
     export_to_nnunet(folder, NAME, raw=tmp_path / "raw", preprocessed=tmp_path / "preprocessed")

@@ -8,9 +8,10 @@ from tests.helpers.light_makers import Light, picture
 from tests.unit.generator.test_counterparts import make_maker
 
 from mcpmix.core.errors import ConfigError, DataError
-from mcpmix.data.cache import Arrays
+from mcpmix.data.index import Arrays
+from mcpmix.generator.counterparts import make_filled
 from mcpmix.generator.pair_source import OnTheFly, PairSource, Plan, effort, open_source, read_bank
-from mcpmix.generator.workers import Request, WorkerPool, make_filled
+from mcpmix.generator.workers import Request, WorkerPool
 
 FALLING = [0.08, 0.06, 0.04, 0.02, 0.0, 0.0]
 
@@ -187,17 +188,17 @@ def test_progress_tells_the_pace():
     assert "pairs/s, waited for them" in source.note()
 
 
-def make_maker_in_worker(models):
+def prepare_in_worker(models):
     """As the real one: a spawned process knows nothing of our one thread, on which bits depend."""
     torch.set_num_threads(1)
-    return make_maker(models)
+    return partial(make_filled, make_maker(models), batch_size=2)
 
 
 @pytest.mark.slow
 def test_spawned_workers_give_the_same_images_whatever_their_number(random_models):
     expected = make_filled(make_maker(random_models), [Request(i, 1) for i in range(2)], 2)
     for workers in (1, 2):
-        pool = WorkerPool(partial(make_maker_in_worker, random_models), workers=workers, batch_size=2)
+        pool = WorkerPool(partial(prepare_in_worker, random_models), workers=workers)
         plan = fresh(3, seed=0)
         source = OnTheFly(plan, {}, pool, lambda _: np.array([2, 0, 1]), epochs=2, batch_size=2, ahead=6)
         try:

@@ -6,8 +6,7 @@ from tests.helpers.progress import Recorder
 
 from mcpmix.core.errors import ConfigError, StorageError
 from mcpmix.core.stage_folder import Artifact, read_artifact
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, load_arrays
 from mcpmix.generator import synthesize
 from mcpmix.generator.ledger import admitted_replicas, read_verified
 from mcpmix.generator.pair_source import open_source

@@ -10,25 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers.light_makers import SIZE, Broken, Failing, Killed, Light, cannot_be_built, picture
+from tests.helpers.light_makers import Broken, Failing, Killed, Light, cannot_be_built, making, picture
 
 from mcpmix.core.errors import TrainingError
-from mcpmix.generator.workers import Request, WorkerPool, make_filled
+from mcpmix.generator.workers import Request, WorkerPool
 
 
-def pool_of(make_maker, workers=1, batch_size=2):
-    return WorkerPool(make_maker, workers=workers, batch_size=batch_size)
+def pool_of(make_maker, workers=1):
+    return WorkerPool(partial(making, make_maker), workers=workers)
 
 
 def ask_and_wait(pool):
     return pool.submit([Request(0, 0)]).result()
-
-
-def test_a_short_batch_is_made_at_full_size():
-    images = make_filled(Light(), [Request(3, 1)], 5)
-    assert images.shape == (1, SIZE, SIZE, 3)
-    assert images[0, 0, 0, 0] == picture(3, 1)[0, 0, 0]
-    assert images[0, -1, -1, 0] == 5
 
 
 @pytest.mark.parametrize("workers", [1, 3])

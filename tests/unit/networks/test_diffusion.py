@@ -4,7 +4,6 @@ from diffusers import AutoencoderKL, DDPMScheduler
 from tools.pretrain.blueprints import build_scheduler
 
 from mcpmix.core.errors import DependencyError, ModelError
-from mcpmix.networks.controlnet import control_from_base
 from mcpmix.networks.diffusion import (
     UNETS,
     NoiseSchedule,
@@ -18,6 +17,7 @@ from mcpmix.networks.diffusion import (
     new_unet,
     noise_schedule,
 )
+from mcpmix.networks.generator import control_from_base
 
 
 @pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction", "sample"])

@@ -10,8 +10,8 @@ from tests.helpers.tiny_wheels import make_wheel
 
 from mcpmix.core.errors import StorageError
 from mcpmix.pack.archive import write_archive
+from mcpmix.pack.installation import this_python
 from mcpmix.pack.unpack import EXPECTED, differences
-from mcpmix.pack.wheels import this_python
 
 TABLE = {"rows": [{"arm": "full-sup", "dsc": 41.0}], "seeds": [0]}
 

@@ -16,8 +16,7 @@ from mcpmix.config_file import resolve_config
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.sample import read_mask
-from mcpmix.generator.ledger import read_rows
-from mcpmix.generator.review import Review
+from mcpmix.generator.ledger import Review, read_rows
 from mcpmix.metrics import score_keys
 from mcpmix.mixing.mcpmix import cosine_decay
 from mcpmix.report import report

@@ -1,4 +1,4 @@
-"""Tables against values worked out by hand; sentences with the same words ahead and behind."""
+"""Tables against values worked out by hand."""
 
 import json
 import math
@@ -10,24 +10,18 @@ from mcpmix.core.errors import DataError
 from mcpmix.report.tables import (
     REGION,
     all_columns,
-    basis,
     build_table,
     by_group,
-    caution,
     column,
-    comparison,
     differences,
     group_gains,
-    group_means,
-    read_scores,
+    read_metrics,
     read_summary,
     seed_means,
     spread_of,
     spread_text,
-    step_note,
     to_markdown,
     to_rows,
-    undefined_note,
 )
 
 DSC = REGION[-1:]
@@ -206,9 +200,9 @@ def test_spread_of_nothing():
 def test_scores_are_read_with_nan(tmp_path):
     path = tmp_path / "scores.csv"
     path.write_text("id,miou,dsc\na1,1,2.5\nb1,3,nan\n", encoding="utf-8")
-    scores = read_scores(path, "dsc", ["b1", "a1"])
-    assert scores["a1"] == 2.5
-    assert math.isnan(scores["b1"])
+    scores = read_metrics(path, ["dsc"], ["b1", "a1"])
+    assert scores["a1"] == [2.5]
+    assert math.isnan(scores["b1"][0])
 
 
 @pytest.mark.parametrize("content", ["id,miou\na1,1\n", "id,dsc\na1,high\n", "id,dsc\na1\n"])
@@ -216,7 +210,7 @@ def test_damaged_scores_are_named(tmp_path, content):
     path = tmp_path / "scores.csv"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=r"scores\.csv is not a table of scores.*id and dsc.*evaluate again"):
-        read_scores(path, "dsc", ["a1"])
+        read_metrics(path, ["dsc"], ["a1"])
 
 
 def test_scores_of_other_images_are_refused(tmp_path):
@@ -225,14 +219,13 @@ def test_scores_of_other_images_are_refused(tmp_path):
     with pytest.raises(
         DataError, match="scores of 1 images, expected those of the 2 test images; 1 differ, a2"
     ):
-        read_scores(path, "dsc", ["a1", "a2"])
+        read_metrics(path, ["dsc"], ["a1", "a2"])
 
 
 def test_group_means_leave_out_undefined_values():
-    means = group_means({"a1": 10.0, "a2": math.nan, "b1": math.nan, "z": 1.0}, GROUP_OF)
-    assert means["a"] == 10.0
-    assert math.isnan(means["b"])
-    assert means.keys() == {"a", "b"}
+    means = by_group({("mcpmix", 0): {"a1": 10.0, "a2": math.nan, "b1": math.nan}}, GROUP_OF)["mcpmix"]
+    assert means["a"] == {0: 10.0}
+    assert math.isnan(means["b"][0])
 
 
 def test_gains_pair_equal_seeds():
@@ -249,87 +242,3 @@ def test_gains_pair_equal_seeds():
 
 def test_differences_of_common_names():
     assert differences({"a": 3.0, "b": 1.0}, {"a": 1.0, "c": 5.0}) == {"a": 2.0}
-
-
-def table_of(reference, method, undefined=0):
-    def entry(value):
-        return {"dsc": {"mean": value, "n": 4 - undefined, "undefined": undefined}}
-
-    runs = {("full-sup", seed): entry(value) for seed, value in enumerate(reference)}
-    runs |= {("mcpmix-rla", seed): entry(value) for seed, value in enumerate(method)}
-    return build_table(runs, DSC)
-
-
-def say(reference, method, groups):
-    return comparison(table_of(reference, method), "mcpmix-rla", groups, "test patients")
-
-
-def test_ahead_and_behind_differ_in_one_word_and_the_counts():
-    groups = {"a": 3.0, "b": 1.0, "c": -1.0}
-    ahead = say([60.0, 62.0], [63.0, 67.0], groups)
-    behind = say([63.0, 67.0], [60.0, 62.0], {name: -value for name, value in groups.items()})
-    assert ahead == (
-        "+ MCPMix + RLA is 4.00 ± 1.41 points of DSC ahead of Full-Sup (mean ± standard deviation of the "
-        "difference over 2 seeds): ahead in 2 of 2 seeds and in 2 of 3 test patients."
-    )
-    assert behind == (
-        ahead.replace("DSC ahead of", "DSC behind")
-        .replace("in 2 of 2", "in 0 of 2")
-        .replace("2 of 3", "1 of 3")
-    )
-
-
-def test_no_difference_is_level():
-    text = say([60.0, 61.0], [60.0, 61.0], {"a": 0.0})
-    assert "is level with Full-Sup in DSC, 0.00 ± 0.00 points apart (" in text
-    assert "ahead in 0 of 2 seeds and in 0 of 1 test patients" in text
-
-
-def test_one_seed_gets_no_spread():
-    text = say([60.0], [64.0], {"a": 4.0, "b": math.nan})
-    assert text == (
-        "+ MCPMix + RLA is 4.00 points of DSC ahead of Full-Sup (difference of one seed; no spread can be "
-        "given): ahead in 1 of 1 seed and in 1 of 1 test patients."
-    )
-
-
-def test_nothing_defined_cannot_be_compared():
-    assert "cannot be compared" in say([math.nan], [50.0], {})
-
-
-def test_caution_grows_with_fewer_seeds():
-    assert "One seed" in caution(1)
-    assert caution(3).startswith("3 seeds are few")
-    assert caution(10) == ""
-
-
-def test_basis_counts_images_groups_and_seeds():
-    text = basis(table_of([60.0, 61.0], [60.0, 62.0]), "test images of 2 patients")
-    assert text.startswith(
-        "Each figure is the mean over 4 test images of 2 patients, then mean ± standard deviation over 2 "
-        "seeds."
-    )
-    assert "differences from Full-Sup" in text
-    alone = basis(table_of([60.0], []), "new images of 2 known groups")
-    assert "4 new images of 2 known groups, for one seed" in alone
-    assert "differences" not in alone
-
-
-def test_undefined_values_are_listed_where_they_are():
-    assert (
-        undefined_note(table_of([60.0], [61.0]), DSC) == "No value was undefined (4 for each arm and metric)."
-    )
-    assert undefined_note(table_of([60.0, 61.0], [61.0, 62.0], undefined=1), DSC).endswith(
-        "are in no mean: Full-Sup: DSC 2 of 8; + MCPMix + RLA: DSC 2 of 8."
-    )
-
-
-@pytest.mark.parametrize("other", [[300, 300], [300]])
-def test_equal_steps(other):
-    note = step_note({"full-sup": [300, 300], "mcpmix": other}, 8)
-    assert note.startswith("Every training ran for the same 300 optimiser steps with 8 real images each")
-
-
-def test_unequal_steps_are_called_unfair():
-    note = step_note({"full-sup": [300, 300], "mcpmix": [300, 200]}, 8)
-    assert note.endswith("the comparison is not fair. Full-Sup: 300; + MCPMix: 200, 300.")

@@ -10,8 +10,7 @@ from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import DatasetIndex
-from mcpmix.data.leakage import images_of, write_seen
-from mcpmix.data.likeness import matches
+from mcpmix.data.leakage import images_of, matches, write_seen
 from mcpmix.data.sample import read_mask
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 from mcpmix.run import run

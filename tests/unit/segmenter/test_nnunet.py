@@ -14,8 +14,7 @@ from tests.helpers.finished_run import FinishedRun
 import mcpmix
 from mcpmix.config_file import to_yaml
 from mcpmix.core.errors import ConfigError, DataError, DependencyError
-from mcpmix.core.reading import read_json
-from mcpmix.core.stage_folder import write_json
+from mcpmix.core.files import read_json, write_json
 from mcpmix.generator.pair_export import export_to_nnunet
 from mcpmix.metrics import score_folder
 from mcpmix.mixing.mcpmix import CosineMix

@@ -3,11 +3,10 @@ import math
 
 import pytest
 
-from mcpmix.config import TrackConfig
 from mcpmix.core.errors import DependencyError
 from mcpmix.run import run
 from mcpmix.segmenter import track
-from mcpmix.segmenter.track import flat_values, trackers
+from mcpmix.segmenter.track import flat_values, tracker
 
 ROWS = [
     {"epoch": n, "loss": 1 / n, "discrepancy": math.nan, "validation": {"dsc": 10.0 * n}} for n in (1, 2, 3)
@@ -27,11 +26,10 @@ def test_figures_are_flat_finite_and_without_the_epoch():
 
 
 def test_tensorboard_reads_what_the_log_says_also_after_a_resume(tmp_path):
-    settings = TrackConfig(tensorboard=True)
-    with trackers(settings, tmp_path, "full-sup/seed-0", []) as write:
+    with tracker("tensorboard", tmp_path, "full-sup/seed-0", []) as write:
         for row in ROWS[:2]:
             write(row)
-    with trackers(settings, tmp_path, "full-sup/seed-0", ROWS[:1]) as write:  # epoch 2 is repeated
+    with tracker("tensorboard", tmp_path, "full-sup/seed-0", ROWS[:1]) as write:  # epoch 2 is repeated
         for row in ROWS[1:]:
             write(row)
     found = events(tmp_path / "track" / "tensorboard" / "full-sup" / "seed-0")
@@ -40,17 +38,11 @@ def test_tensorboard_reads_what_the_log_says_also_after_a_resume(tmp_path):
     assert "discrepancy" not in found
 
 
-def test_nothing_is_written_unless_asked_for(tmp_path):
-    with trackers(TrackConfig(), tmp_path, "full-sup/seed-0", ROWS) as write:
-        write(ROWS[0])
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name):
     monkeypatch.setattr(track, "find_spec", lambda _: None)
     with pytest.raises(DependencyError, match=rf"track\.{name} needs .* 'mcpmix\[track\]'"):
-        trackers(TrackConfig(**{name: True}), tmp_path, "a/seed-0", []).__enter__()
+        tracker(name, tmp_path, "a/seed-0", []).__enter__()
 
 
 def test_a_run_fills_it_and_its_key_does_not_change(make_config, tmp_path):

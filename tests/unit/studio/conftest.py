@@ -1,6 +1,7 @@
-"""A finished run made by hand, with hostile names in it, and a studio that serves it."""
+"""A finished run made by hand, with hostile names in it, a studio that serves it, and a browser."""
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -16,9 +17,9 @@ from tests.helpers.finished_run import FinishedRun
 
 from mcpmix.bench.state import REAL, Cell, Listed, home_of, list_cells, relative, write_failures
 from mcpmix.config_file import to_yaml
-from mcpmix.core.stage_folder import StageKey, file_digest
-from mcpmix.generator.bank import write_synthetic
-from mcpmix.generator.ledger import Ledger
+from mcpmix.core.files import file_digest
+from mcpmix.core.stage_folder import StageKey
+from mcpmix.generator.ledger import Ledger, write_synthetic
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
 from mcpmix.phantom import render
 from mcpmix.studio.runs import Runs
@@ -28,6 +29,18 @@ TOKEN = "a-token-for-tests"
 SCRIPT = "<script>document.title='stolen'</script>"
 PROMPT = f"a polyp {SCRIPT} \"'><img src=x onerror=document.title='stolen'>"
 GROUP = f'g"{SCRIPT}'
+ABSENT = "/runs/nothing"
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 class StudioRun(FinishedRun):
@@ -204,3 +217,49 @@ def served(studio_run):
 def own(serve, runs):
     """A studio whose run is free to change."""
     return serve(runs)
+
+
+@pytest.fixture(scope="module")  # not longer: Playwright can be started only once at a time in a process
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium):
+    """Opens a studio's page as a visitor who has the address; at the end, nothing may have gone wrong."""
+    contexts, problems, titles = [], [], []
+
+    def go(studio, path="/", **options):
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", lambda entry: problems.append(entry.text) if is_problem(entry) else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+        ours = (studio.url, f"blob:{studio.url}")
+        page.on("request", lambda sent: None if sent.url.startswith(ours) else problems.append(sent.url))
+        page.goto(f"{studio.url}{path}?token={TOKEN}")
+        assert "token" not in page.url  # it does not stay where somebody could read or bookmark it
+        titles.append(page)
+        return page
+
+    yield go
+    assert [page.title() for page in titles if "stolen" in page.title()] == []
+    assert problems == []
+    for context in contexts:
+        context.close()
+
+
+def is_problem(entry):
+    """An error of the page; a refusal with a message (400), a script that a sandbox blocks and the page that
+    tests ask for although it does not exist are none."""
+    expected = ("status of 400", "Blocked script execution in")
+    if any(text in entry.text for text in expected) or entry.location["url"].endswith(ABSENT):
+        return False
+    return entry.type == "error"

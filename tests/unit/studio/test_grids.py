@@ -9,9 +9,8 @@ import pytest
 from tests.unit.studio.conftest import SCRIPT, TOKEN
 
 from mcpmix.bench.state import write_failures
-from mcpmix.studio.predictions import segmenters_of
-from mcpmix.studio.results import image_scores, new_rows
 from mcpmix.studio.runs import Runs
+from mcpmix.studio.trainings import image_scores, new_rows, segmenters_of
 
 
 @pytest.fixture

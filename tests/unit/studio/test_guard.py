@@ -11,8 +11,7 @@ from tests.helpers.finished_run import Outline
 from tests.unit.studio.conftest import SCRIPT, TOKEN
 
 from mcpmix.core.stage_folder import read_artifact
-from mcpmix.generator.ledger import read_rows
-from mcpmix.generator.review import open_review
+from mcpmix.generator.ledger import open_review, read_rows
 
 OUTSIDE = [
     "../../../../etc/passwd",

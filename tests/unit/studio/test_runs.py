@@ -6,10 +6,8 @@ import time
 import pytest
 from tests.unit.studio.conftest import SCRIPT
 
-from mcpmix.core.errors import StorageError
 from mcpmix.studio.reading import AbsentError
 from mcpmix.studio.runs import Runs, flat
-from mcpmix.studio.server import Studio
 
 
 @pytest.fixture
@@ -112,10 +110,10 @@ def test_the_best_arm_by_its_mean_over_seeds(runs, look):
 
 
 def test_settings_are_compared_with_the_nearest_preset(look):
-    settings = look().settings
-    assert settings.preset == "tiny"
-    assert ("train.epochs", 8) in [(name, given) for name, _, given in settings.differences]
-    assert not {"name", "output"} & {name for name, _, _ in settings.differences}
+    preset, differences = look().nearest_preset
+    assert preset == "tiny"
+    assert ("train.epochs", 8) in [(name, given) for name, _, given in differences]
+    assert not {"name", "output"} & {name for name, _, _ in differences}
     assert dict(flat({"a": {"b": 1, "c": {}}, "d": [2]})) == {"a.b": 1, "a.c": {}, "d": [2]}
 
 
@@ -144,9 +142,4 @@ def test_half_written_files_are_not_errors(runs, look, content):
     run = look()
     assert run.state[0] in ("running", "stopped")
     assert (run.arms, run.warnings, run.best) == ([], [], None)
-    assert run.settings.differences == []
-
-
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(StorageError, match="absent is not a folder"):
-        Studio(tmp_path / "absent", "token")
+    assert run.nearest_preset == ("none", [])

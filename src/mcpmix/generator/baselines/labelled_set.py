@@ -17,19 +17,18 @@ import numpy as np
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, StorageError, bullet_list
+from mcpmix.core.files import file_digest
 from mcpmix.core.pixels import Pixels, outline, write_png
 from mcpmix.core.progress import Progress
 from mcpmix.core.seeds import seed_everything, seed_for
-from mcpmix.core.stage_folder import Artifact, StageKey, file_digest, reuse, workspace
-from mcpmix.data.cache import Arrays, cache_of, load_arrays
-from mcpmix.data.index import DatasetIndex, Record, training_digest
+from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
+from mcpmix.data.index import Arrays, DatasetIndex, Record, cache_of, load_arrays, training_digest
 from mcpmix.data.leakage import SeenImage, images_of, read_seen, require_parents, write_seen
 from mcpmix.data.sample import pixel_digest, read_image, read_mask
 from mcpmix.generator.adapt import sheet_of
-from mcpmix.generator.admission import open_admission, tally
-from mcpmix.generator.bank import Verdict, damaged, write_synthetic
+from mcpmix.generator.admission import Verdict, open_admission, tally
 from mcpmix.generator.counterparts import Looks, draw_text
-from mcpmix.generator.ledger import LEDGER, Ledger, Row, read_verified
+from mcpmix.generator.ledger import LEDGER, Ledger, Row, damaged, read_verified, write_synthetic
 from mcpmix.networks.features import features_digest
 from mcpmix.networks.generator import SamplingSettings
 from mcpmix.networks.weight_files import folder_digest, resolve

@@ -44,6 +44,7 @@ const writing = (event) => ["INPUT", "SELECT", "TEXTAREA"].includes(event.target
 function keys(map) {
   document.addEventListener("keydown", (event) => {
     if (writing(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.repeat && event.key.length === 1) return; /* a key that is held judges once */
     const action = map[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (action && action(event) !== false) event.preventDefault();
   });
@@ -121,11 +122,36 @@ function sortable(table, order = {}) {
 /* --- pages ------------------------------------------------------------------------------------------------- */
 
 async function refresh(path, target, after) {
-  if (document.hidden || target.contains(document.activeElement) && document.activeElement !== target && document.activeElement.type !== "checkbox") return;
+  if (document.hidden) return;
   const answer = await fetch(path);
   if (!answer.ok) return;
-  target.innerHTML = await answer.text();
+  const text = await answer.text(), held = target.contains(document.activeElement) && document.activeElement !== target ? document.activeElement : null;
+  if (held && held.type !== "checkbox") return; /* whoever stands on a link or a heading keeps it */
+  const scrolled = $$(".scroll", target).map((box) => box.scrollLeft);
+  target.innerHTML = text;
+  $$(".scroll", target).forEach((box, place) => { box.scrollLeft = scrolled[place] ?? 0; });
   after?.();
+  if (held) $$("input", target).find((box) => box.value === held.value)?.focus({ preventScroll: true });
+}
+
+function walkable(box, choose) { /* one of its items is a stop of Tab; arrows walk, Enter, Space or a click choose */
+  const items = () => $$("[data-id]", box);
+  const stand = (item) => { items().forEach((each) => { each.tabIndex = each === item ? 0 : -1; }); item.focus(); };
+  box.addEventListener("click", (event) => {
+    const item = event.target.closest("[data-id]");
+    if (!item) return;
+    stand(item);
+    choose(item.dataset.id);
+  });
+  box.addEventListener("keydown", (event) => {
+    const all = items(), at = all.indexOf(event.target);
+    if (at < 0) return;
+    const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
+    if (to !== undefined) stand(all[to] || all[at]);
+    else if (event.key === "Enter" || event.key === " ") choose(event.target.dataset.id);
+    else return;
+    event.preventDefault();
+  });
 }
 
 const pages = {
@@ -182,8 +208,10 @@ const pages = {
       const top = Math.max(0, -wall.getBoundingClientRect().top), first = Math.max(0, Math.floor(top / HIGH) - 2) * columns;
       const last = Math.min(total, (Math.ceil((top + innerHeight) / HIGH) + 2) * columns);
       const there = new Map($$("button", wall).map((button) => [Number(button.dataset.at), button]));
-      for (const [at, button] of there) if (at < first || at >= last || button.item !== tiles.get(at)) button.remove();
-      for (let at = first; at < last; at += 1) {
+      const wanted = new Set(tiles.has(focus) ? [focus] : []); /* wherever one scrolls, Tab finds the way back */
+      for (let at = first; at < last; at += 1) wanted.add(at);
+      for (const [at, button] of there) if (!wanted.has(at) || button.item !== tiles.get(at)) button.remove();
+      for (const at of wanted) {
         const item = tiles.get(at);
         if (!item) { load(Math.floor(at / CHUNK)); continue; }
         let button = there.get(at);
@@ -197,7 +225,7 @@ const pages = {
       const state = real ? "real" : [item.taken ? "" : "out", ...item.people.map((word) => `${word}ed`)].join(" ");
       const caption = real ? item.parent : item.people.length ? item.people.map((word) => `${word}ed`).join(", ") : item.reasons[0] || `replica ${item.replica}`;
       const label = real ? `Real image ${item.parent}` : `Counterpart ${item.replica} of ${item.parent}, ${item.taken ? "taken" : "left out"}`;
-      const button = element("button", { type: "button", class: state, "data-at": at, "data-number": item.number, "aria-label": label, onclick: () => { focus = at; if (!real) open(item.number); } },
+      const button = element("button", { type: "button", class: state, "data-at": at, "data-number": item.number, "aria-label": label, onclick: () => { focus = at; const shown = real ? tiles.get(at + 1)?.number : item.number; if (shown != null) open(shown); } },
         element("img", { src: `/runs/${run}/thumbnail?${source}`, alt: "", loading: "lazy" }), element("span", {}, caption));
       button.item = item;
       return button;
@@ -206,12 +234,15 @@ const pages = {
       const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -total, End: total }[event.key];
       if (!step) return;
       event.preventDefault();
-      focus = Math.min(total - 1, Math.max(0, focus + step));
+      stand(focus + step);
+    });
+    function stand(at) {
+      focus = Math.min(total - 1, Math.max(0, at));
       const top = wall.getBoundingClientRect().top + Math.floor(focus / columns) * HIGH;
       if (top < 0 || top + HIGH > innerHeight) scrollBy(0, top - innerHeight / 2);
       lay();
       $(`button[data-at="${focus}"]`, wall)?.focus({ preventScroll: true });
-    });
+    }
 
     const open = guarded(async (wanted) => {
       const detail = await ask(`/api/runs/${run}/pairs/${wanted}`), id = encodeURIComponent(detail.parent);
@@ -266,7 +297,10 @@ const pages = {
       j: inside(() => walk(1)), k: inside(() => walk(-1)),
       ArrowRight: inside((event) => (slides(event) ? false : walk(1))), ArrowLeft: inside((event) => (slides(event) ? false : walk(-1))),
     });
-    view.addEventListener("close", () => { history.replaceState(null, "", location.pathname); $(`button[data-at="${focus}"]`, wall)?.focus(); });
+    view.addEventListener("close", () => { /* back on the wall, at the pair that was shown last */
+      history.replaceState(null, "", location.pathname);
+      stand([...tiles].find(([, item]) => item.number === now.detail.number)?.[0] ?? focus);
+    });
 
     let waiting;
     const restart = () => { version += 1; tiles = new Map(); loading = new Set(); focus = 0; filters = query(Object.fromEntries(new FormData(form))); load(0); };
@@ -291,6 +325,7 @@ const pages = {
       $("#begin").hidden = true;
       $("#result").hidden = true;
       $("#test").hidden = false;
+      $("#test").focus();
       next();
     }));
     const answer = guarded(async (real) => {
@@ -352,6 +387,9 @@ const pages = {
     let rows = [], chosen = null;
     const withErrors = toggle($("#errors"), () => look(chosen));
     keys({ e: () => $("#errors").click() });
+    const choose = async (id) => { await look(id); $("#case").scrollIntoView({ block: "nearest" }); };
+    walkable($("#images tbody"), choose);
+    walkable($("#scatter"), choose);
     const load = guarded(async () => {
       const found = await ask(`/api/runs/${run}/scores?${query({ part: form.part.value, metric: form.metric.value, seed: form.seed.value })}`);
       if (found.metrics.length && form.metric.options.length !== found.metrics.length) { const kept = form.metric.value; form.metric.replaceChildren(...found.metrics.map((name) => element("option", {}, name))); form.metric.value = kept; }
@@ -365,22 +403,23 @@ const pages = {
       const [first, second] = [form.first.value, form.second.value], difference = (row) => (row.values[first] == null || row.values[second] == null ? null : row.values[first] - row.values[second]);
       const sorted = [...rows].sort((a, b) => (difference(b) ?? -Infinity) - (difference(a) ?? -Infinity) || (a.id < b.id ? -1 : 1));
       $("#images thead").replaceChildren(element("tr", {}, ...["Image", "Difference", label(first), label(second)].map((text) => element("th", { scope: "col" }, text))));
-      $("#images tbody").replaceChildren(...sorted.map((row) => element("tr", { tabindex: 0, "data-id": row.id, "aria-selected": row.id === chosen, onclick: () => look(row.id), onkeydown: (event) => { if (event.key === "Enter") look(row.id); } },
+      $("#images tbody").replaceChildren(...sorted.map((row) => element("tr", { tabindex: -1, "data-id": row.id, "aria-selected": String(row.id === chosen) },
         element("td", {}, row.id), element("td", {}, number(difference(row), 2)), element("td", {}, number(row.values[first], 2)), element("td", {}, number(row.values[second], 2)))));
       scatter(sorted.filter((row) => difference(row) != null).map((row) => ({ id: row.id, x: row.values[second], y: row.values[first] })), label(second), label(first));
+      for (const box of [$("#images"), $("#scatter")]) { const first = $("[aria-selected=true]", box) || $("[data-id]", box); if (first) first.tabIndex = 0; }
     }
     function scatter(points, across, up) {
+      points.sort((a, b) => a.x - b.x || a.y - b.y); /* arrows walk from left to right */
       const all = points.flatMap((point) => [point.x, point.y]), low = Math.min(...all, 0), high = Math.max(...all, 1), at = (value) => 30 + ((value - low) / (high - low)) * 270;
       $("#scatter").replaceChildren(element("line", { x1: 30, y1: 300, x2: 300, y2: 30, class: "grid" }), element("line", { x1: 30, y1: 300, x2: 300, y2: 300, class: "grid" }), element("line", { x1: 30, y1: 300, x2: 30, y2: 30, class: "grid" }),
-        ...points.map((point) => element("circle", { cx: at(point.x), cy: 330 - at(point.y), r: 5, "data-id": point.id, class: point.id === chosen ? "chosen" : "", onclick: () => look(point.id) }, element("title", {}, `${point.id}: ${number(point.x, 1)} and ${number(point.y, 1)}`))),
+        ...points.map((point) => element("circle", { cx: at(point.x), cy: 330 - at(point.y), r: 5, role: "option", tabindex: -1, "data-id": point.id, "aria-selected": String(point.id === chosen) }, element("title", {}, `${point.id}: ${number(point.x, 1)} and ${number(point.y, 1)}`))),
         element("text", { x: 165, y: 316, "text-anchor": "middle" }, across), element("text", { x: 12, y: 165, "text-anchor": "middle", transform: "rotate(-90 12 165)" }, up),
         element("text", { x: 24, y: 312 }, number(low, 0)), element("text", { x: 300, y: 312, "text-anchor": "end" }, number(high, 0)));
     }
     const look = guarded(async (id) => {
       if (id == null) return;
       chosen = id;
-      $$("#images tbody tr").forEach((row) => row.setAttribute("aria-selected", row.dataset.id === id));
-      $$("#scatter circle").forEach((point) => point.classList.toggle("chosen", point.dataset.id === id));
+      $$("#images [data-id], #scatter [data-id]").forEach((item) => item.setAttribute("aria-selected", String(item.dataset.id === id)));
       const seed = form.seed.value || seeds[0], values = rows.find((row) => row.id === id)?.values || {}, key = `id=${encodeURIComponent(id)}`;
       const [image, truth] = await Promise.all([pixels(`/runs/${run}/sample/original?${key}`), pixels(`/runs/${run}/sample/truth?${key}`)]);
       const thick = Math.max(1, Math.round(Math.min(image.width, image.height) / 160)), panels = [["truth", paint(copy(image), truth, [255, 255, 255, 255], thick)]];
@@ -406,7 +445,7 @@ const pages = {
   try() {
     const drop = $("#drop");
     if (!drop) return;
-    let shown = null;
+    let shown = null, last = null, asked = 0;
     const probability = toggle($("#probability"), draw);
     keys({ p: () => $("#probability").click() });
     const blob = (text) => URL.createObjectURL(new Blob([Uint8Array.from(atob(text), (char) => char.charCodeAt(0))], { type: "image/png" }));
@@ -417,22 +456,29 @@ const pages = {
       show($("#picture"), paint(picture, shown.mask, [90, 255, 120, 255], Math.max(1, Math.round(Math.min(picture.width, picture.height) / 200))));
     }
     const take = guarded(async (file) => {
-      if (!file) return;
+      if (!file) return false;
+      last = file;
+      const mine = asked += 1;
       say("Segmenting. The first time takes a few seconds more.");
       const found = await ask(`/api/predict?${query({ segmenter: $("#segmenter").value, name: file.name })}`, file, true);
       const mask = blob(found.mask), own = URL.createObjectURL(file), levels = await pixels(blob(found.probabilities));
       const image = await pixels(own).catch(() => levels); /* browsers show no TIFF: the map itself then */
-      shown = { mask: await pixels(mask), levels, image: image.width === levels.width && image.height === levels.height ? image : levels };
+      const outline = await pixels(mask);
+      if (mine !== asked) return false;
+      shown = { mask: outline, levels, image: image.width === levels.width && image.height === levels.height ? image : levels };
       $("#download").href = mask;
       $("#sentence").textContent = `${file.name}: ${found.width} × ${found.height} pixels; lesion on ${(100 * found.share).toFixed(1)} % of them, highest probability ${found.highest.toFixed(2)}.`;
       $("#outcome").hidden = false;
       draw();
-      say("Done.");
+      say("");
+      return true;
     });
-    $("#file").addEventListener("change", (event) => take(event.target.files[0]));
+    const start = async (file) => { if (await take(file)) $("#outcome").focus(); };
+    $("#file").addEventListener("change", (event) => start(event.target.files[0]));
+    $("#segmenter").addEventListener("change", () => take(last)); /* a browser does not let one choose the same file again */
     drop.addEventListener("dragover", (event) => { event.preventDefault(); drop.classList.add("over"); });
     drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-    drop.addEventListener("drop", (event) => { event.preventDefault(); drop.classList.remove("over"); take(event.dataTransfer.files[0]); });
+    drop.addEventListener("drop", (event) => { event.preventDefault(); drop.classList.remove("over"); start(event.dataTransfer.files[0]); });
   },
 };
 
@@ -451,7 +497,7 @@ function chart(title, lines) {
   const [x0, x1] = [Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)], [y0, y1] = [Math.min(0, ...ys), Math.max(...ys) || 1];
   const x = (value) => left + ((value - x0) / (x1 - x0)) * (wide - left - 8), y = (value) => high - bottom - ((value - y0) / (y1 - y0)) * (high - bottom - top);
   return element("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": `${title}, ${lines.filter((line) => !line.dashed).length} curves up to epoch ${x1}` },
-    ...ticks(y0, y1, 4).flatMap((value) => [element("line", { x1: left, x2: wide - 8, y1: y(value), y2: y(value), class: "grid" }), element("text", { x: left - 5, y: y(value) + 3, "text-anchor": "end" }, String(value))]),
+    ...ticks(y0, y1, 5).flatMap((value) => [element("line", { x1: left, x2: wide - 8, y1: y(value), y2: y(value), class: "grid" }), element("text", { x: left - 5, y: y(value) + 3, "text-anchor": "end" }, String(value))]),
     ...ticks(x0, x1, 5).filter(Number.isInteger).map((value) => element("text", { x: x(value), y: high - 8, "text-anchor": "middle" }, String(value))),
     ...lines.map((line) => element("polyline", { points: line.points.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), fill: "none", stroke: line.colour, "stroke-width": line.dashed ? 1 : 1.6, "stroke-dasharray": line.dashed ? "4 3" : null, "data-cell": line.name, "data-count": line.points.length }, element("title", {}, line.label))));
 }

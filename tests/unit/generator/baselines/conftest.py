@@ -1,8 +1,7 @@
 import pytest
 
 from mcpmix.core.stage_folder import read_artifact
-from mcpmix.data.cache import load_arrays
-from mcpmix.data.index import DatasetIndex
+from mcpmix.data.index import DatasetIndex, load_arrays
 from mcpmix.generator.baselines.labelled_set import Real, Sources
 from mcpmix.run import run
 

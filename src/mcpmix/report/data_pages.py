@@ -1,12 +1,13 @@
-"""An audit as text, and as a self-contained HTML page."""
+"""A data set for its owner: an audit as text and as a page, guessed groups as a page of contact sheets."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from PIL import Image
 
-from mcpmix.data.audit import Audit, Finding, Severity
+from mcpmix.data.audit import Audit, Facts, Finding, Severity
+from mcpmix.data.groups import Guess, file_order
 from mcpmix.report import render_page
 
 _MOST_LINES = 5  # of a finding, as text
@@ -15,7 +16,7 @@ _COLOUR = "#5d8aa8"  # can be seen on white and on black
 _CELLS = 16  # rows and columns of the map of places
 
 
-def as_lines(audit: Audit, *, errors: bool = True) -> Iterator[str]:
+def audit_lines(audit: Audit, *, errors: bool = True) -> Iterator[str]:
     """Statistics and findings, the most severe first, with the first samples of each.
 
     Without `errors`, findings that stop a check by themselves are left out.
@@ -35,7 +36,7 @@ def _heading(finding: Finding) -> str:
     return f"{finding.severity.name.lower()}: {len(finding.items)} x {finding.title}"
 
 
-def as_page(audit: Audit, name: str) -> str:
+def audit_page(audit: Audit, name: str) -> str:
     """A self-contained HTML page with charts and thumbnails of a run or data set; lesions are outlined."""
     from mcpmix.report.pictures import jpeg_uri  # here, because the text needs no pictures
 
@@ -54,13 +55,13 @@ def as_page(audit: Audit, name: str) -> str:
             f"{counts[kind]} {kind.name.lower()}{'' if counts[kind] == 1 else 's'}"
             for kind in reversed(Severity)
         ),
-        chart=_chart(audit) if audit.readable else "",
+        chart=_audit_chart(audit) if audit.readable else "",
         findings=findings,
         most=_MOST_ITEMS,
     )
 
 
-def _chart(audit: Audit) -> str:
+def _audit_chart(audit: Audit) -> str:
     """Sizes of the images, sizes and places of the lesions, as one SVG."""
     from matplotlib.colors import ListedColormap
 
@@ -85,3 +86,18 @@ def _chart(audit: Audit) -> str:
         places.grid(visible=False)
         places.set(xlabel="centre of the lesion, % from the left", ylabel="% from the top")
         return svg_of(figure, "audit")
+
+
+def groups_page(facts: Sequence[Facts], guess: Guess, table: str) -> str:
+    """A self-contained HTML page with a sheet for each guessed group, its images in the order of files.
+
+    `table` is the name of the CSV that a reader corrects.
+    """
+    from mcpmix.report.pictures import jpeg_uri
+
+    sheets: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for place in file_order(facts, guess.order or "name"):
+        item = facts[place]
+        picture = "" if item.thumbnail is None else jpeg_uri(Image.fromarray(item.thumbnail))
+        sheets[guess.group_of[item.sample.id]].append((item.sample.id, picture))
+    return render_page("groups.html.j2", sheets=sheets, lines=list(guess.lines()), table=table)
