@@ -241,11 +241,9 @@ def _about_groups(config: Config, collection: Collection, facts: Sequence[Facts]
                 "into training and test. Give data.groups; `mcpmix data groups CONFIG groups.csv` proposes "
                 "some"
             )
-    if config.data.source == "folder" and config.data.groups is not None:
-        odd = unknown_ids(config.data.groups, [sample.image for sample in collection.samples])
-        if odd:
-            few = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
-            yield f"{len(odd)} ids in {config.data.groups} belong to no image: {few}"
+    if config.data.source == "folder" and (table := config.data.groups) is not None:
+        odd = unknown_ids(table, [sample.image for sample in collection.samples])
+        yield from [odd] if odd else []
 
 
 def _unlabelled(

@@ -128,8 +128,11 @@ def read_groups(
         f"{image} is not in {table}. Expected a line with the id {image.stem}: add it with its group."
         for image in missing
     ]
-    if missing and not cut and (odd := unknown_ids(table, images)):
-        problems.append(f"{len(odd)} ids in {table} belong to no image: {', '.join(odd[:5])}. Mistyped?")
+    if odd := unknown_ids(table, images):
+        if mended is not None:
+            mended.append(f"{odd}: left out")
+        elif problems:  # alone it is no error, and a warning of `mcpmix check`
+            problems.append(f"{odd}. Mistyped?")
     return {image.stem: given.get(image.stem, given.get(image.name, "")) for image in images}
 
 
@@ -151,10 +154,19 @@ def _put_zeros_back(given: dict[str, str], images: Sequence[Path], cut: Sequence
     return certain
 
 
-def unknown_ids(table: Path, images: Sequence[Path]) -> list[str]:
-    """The ids of a readable table of groups that no image has, in its order."""
-    known = {name for image in images for name in (image.stem, image.name)}
-    return [name for row in read_rows(table) if (name := row.values.get("id", "")) not in known]
+def unknown_ids(table: Path, images: Sequence[Path]) -> str:
+    """Which ids of a readable table of groups no image has, as a sentence; empty if there is none.
+
+    Ids that have lost their leading zeros are another matter, and not counted.
+    """
+    known = {name for image in images for name in (image.name, image.stem, image.stem.lstrip("0"))}
+    ids = [row.values.get("id", "") for row in read_rows(table)]
+    odd = [name for name in ids if name not in known and name.lstrip("0") not in known]
+    if not odd:
+        return ""
+    few = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
+    words = "ids in {} belong" if len(odd) > 1 else "id in {} belongs"
+    return f"{len(odd)} {words.format(table)} to no image: {few}"
 
 
 def kind_of_groups(table: Path | None) -> str:

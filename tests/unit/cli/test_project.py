@@ -465,8 +465,10 @@ def test_fix_puts_back_the_zeros_that_a_spreadsheet_took(mcpmix, config, phantom
         for file in (image, mask):
             file.rename(file.with_name(f"00{number + 1}{file.suffix}"))
         rows.append(f"{number + 1},{image.stem.partition('_')[0]}")
-    table.write_text("\n".join(rows), encoding="utf-8")
+    table.write_text("\n".join([*rows, "369,p001"]), encoding="utf-8")
     done = mcpmix("check", config, f"data.groups={table}", "--fix", tmp_path / "repaired")
+    assert f"1 id in {table} belongs to no image: 369. Mistyped?" in done.err
+    assert f"file: 1 id in {table} belongs to no image: 369: left out" in done.out
     assert "has lost the leading zeros of 8 ids" in done.err
     assert f"file: {table} has lost the leading zeros of 8 ids (1 in place of 001): put back" in done.out
     assert (tmp_path / "repaired" / "groups.csv").read_text().splitlines()[1] == f"00{rows[1]}"

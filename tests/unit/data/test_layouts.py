@@ -434,7 +434,8 @@ def test_lost_leading_zeros_are_put_back_where_one_image_can_be_meant(tmp_path, 
     )
     assert {sample.id: sample.group for sample in found.samples} == {"0001": "video 1", "0002": "video 2"}
     assert [text.partition("groups.csv ")[2] for text in mended] == [
-        "has lost the leading zeros of 4 ids (1 in place of 0001): put back"
+        "has lost the leading zeros of 4 ids (1 in place of 0001): put back",
+        "belongs to no image: 8: left out",
     ]
     assert ["003.png is not in" in text or "03.png is not in" in text for text in left_out] == [True, True]
 
@@ -443,7 +444,7 @@ def test_mistyped_ids_are_named_beside_the_images_that_lack_one(tmp_path, make_p
     for name in ("one", "two"):
         make_pair(name)
     write_csv(tmp_path / "groups.csv", [{"id": "one", "group": "p"}, {"id": "tow", "group": "q"}])
-    with pytest.raises(DataError, match=r"1 ids in .*groups.csv belong to no image: tow\. Mistyped\?"):
+    with pytest.raises(DataError, match=r"1 id in .*groups.csv belongs to no image: tow\. Mistyped\?"):
         scan_folder(tmp_path / "images", tmp_path / "masks", tmp_path / "groups.csv")
 
 

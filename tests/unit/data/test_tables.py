@@ -72,5 +72,9 @@ def test_a_table_says_whether_its_groups_were_guessed(tmp_path):
 
 
 def test_ids_that_no_image_has(tmp_path):
-    write_groups(tmp_path / "groups.csv", {"a": "p", "b.png": "p", "c": "q"}, guessed=False)
-    assert unknown_ids(tmp_path / "groups.csv", [tmp_path / "a.png", tmp_path / "b.png"]) == ["c"]
+    table, images = tmp_path / "groups.csv", [tmp_path / "a.png", tmp_path / "b.png", tmp_path / "007.png"]
+    write_groups(table, dict.fromkeys(("a", "b.png", "7", "c"), "p"), guessed=False)
+    assert unknown_ids(table, images) == f"1 id in {table} belongs to no image: c"
+    assert unknown_ids(table, [*images, tmp_path / "c.png"]) == ""
+    write_groups(table, dict.fromkeys("acdefgh", "p"), guessed=False)
+    assert unknown_ids(table, images) == f"6 ids in {table} belong to no image: c, d, e, f, g, ..."

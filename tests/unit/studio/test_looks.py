@@ -15,7 +15,8 @@ from mcpmix.generator.ledger import open_review
 from mcpmix.phantom import render
 from mcpmix.studio.runs import Runs
 
-expect = pytest.importorskip("playwright.sync_api").expect
+playwright = pytest.importorskip("playwright.sync_api")
+expect, PlaywrightTimeout = playwright.expect, playwright.TimeoutError
 in_browser = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
 
 STOP = """selector => { const at = document.activeElement, nobody = at === document.body;
@@ -26,7 +27,8 @@ LOOK = """() => { const controls = "button, select, input:not([type=checkbox]), 
 const small = [...document.querySelectorAll(controls)].filter((each) => each.offsetParent &&
 each.getBoundingClientRect().height < 36).map((each) => each.outerHTML);
 const style = getComputedStyle(document.body);
-return [document.documentElement.scrollWidth, small, [style.backgroundColor, style.color]]; }"""
+return [small, [style.backgroundColor, style.color]]; }"""
+FITS = "width => innerWidth === width && document.documentElement.scrollWidth <= width"
 
 
 def tab_to(page, selector, key="Tab"):
@@ -240,8 +242,11 @@ def test_no_page_is_wider_than_the_window_in_any_look(visit, own, grid, second, 
         for width, scheme in product((1280, 390), ("light", "dark")):
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme=scheme)
-            wide, small, colours = page.evaluate(LOOK)
-            assert wide <= width, (where, width)
+            try:  # the wall is laid anew after the window has changed, not at once
+                page.wait_for_function(FITS, arg=width)
+            except PlaywrightTimeout as error:
+                raise AssertionError(f"{where} is wider than {width}") from error
+            small, colours = page.evaluate(LOOK)
             assert width > 720 or small == [], where
             paper, ink = (sum(map(int, colour[4:-1].split(","))) for colour in colours)
             assert (ink - paper if scheme == "dark" else paper - ink) > 3 * 180, (where, scheme)
