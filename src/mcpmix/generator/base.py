@@ -166,6 +166,8 @@ def latent_cache(
 
     A killed call resumes after the last batch that it wrote.
     """
+    # Also where the latents are there already: whoever decodes with it next must round alike after a kill.
+    vae = vae.to(runtime.device, memory_format=torch.channels_last)
     # Latents depend on the encoder and the scale; the decoder may be sharpened later.
     digest = hashlib.sha256(f"{vae.config.scaling_factor} {len(images)}".encode())
     for name, value in sorted(vae.encoder.state_dict().items()):
@@ -177,7 +179,6 @@ def latent_cache(
         if old.stem != path.stem:
             old.unlink()
     views, raw = view_count(len(images)), path.with_suffix(".raw")
-    vae = vae.to(runtime.device, memory_format=torch.channels_last)
     blank = torch.zeros(1, 3, *images[:1].shape[1:3], device=vae.device)
     shape = (views, *encode_images(vae, blank)[0].shape)
     row = 2 * int(np.prod(shape))  # bytes of all views of one image

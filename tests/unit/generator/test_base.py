@@ -109,3 +109,14 @@ def test_views_are_the_image_its_mirror_image_and_crops():
 @pytest.mark.parametrize(("images", "views"), [(12_000, 2), (512, 8), (10, 16)])
 def test_few_images_get_more_views(images, views):
     assert view_count(images) == views
+
+
+def test_latents_that_are_there_leave_the_autoencoder_as_making_them_does(random_models, tmp_path):
+    """A resumed run draws its previews with it, and other layouts in memory round differently."""
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    layouts = []
+    for _ in range(2):
+        vae = load_base(random_models / "pipeline").vae
+        latent_cache(vae, images, tmp_path, RUNTIME)
+        layouts.append({name: weight.stride() for name, weight in vae.named_parameters()})
+    assert layouts[0] == layouts[1]
