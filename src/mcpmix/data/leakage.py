@@ -12,12 +12,10 @@ and anything that can be looked at stay behind.
 """
 
 import base64
-import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +25,7 @@ from PIL import Image
 from mcpmix.core.errors import DataError, bullet_list
 from mcpmix.core.files import read_json, write_json
 from mcpmix.core.pixels import Pixels
+from mcpmix.data import prints
 from mcpmix.data.index import Record
 
 Floats = npt.NDArray[np.float32]
@@ -34,13 +33,9 @@ Floats = npt.NDArray[np.float32]
 SEEN = "images.json"
 USUAL_SHARE = 0.05  # of the usual distance, below which features are alike
 _SIGNS = 16  # rows and columns of signs
-_SIDE = 32  # of the grey version
 _PACKED = _SIGNS * _SIGNS // 8  # bytes of the signs
-_DIRECTIONS = 512  # along which a print knows the side that the grey version lies on
-_PRINT = 128  # characters of a print
 _MOST_DIFFERENT = 48
 _LEAST_CORRELATION = 0.975
-_LEAST_ESTIMATE = 0.96  # of the correlation, where only a print is known
 _USUAL = 90  # percentile
 LEAST_IMAGES = 40  # with fewer, nobody knows what distance is usual
 _IMAGES_PER_AXIS = 4  # whitening along more axes would separate copies
@@ -77,83 +72,65 @@ def look_of(image: Pixels) -> str:
     """
     levels = Image.fromarray(image).convert("L")
     cells = np.asarray(levels.resize((_SIGNS + 1, _SIGNS), Image.Resampling.BOX))
-    grey = np.asarray(levels.resize((_SIDE, _SIDE), Image.Resampling.BOX))
+    grey = np.asarray(levels.resize((prints.SIDE, prints.SIDE), Image.Resampling.BOX))
     signs = np.packbits((cells[:, 1:] > cells[:, :-1]).ravel())
     return base64.b64encode(signs.tobytes() + grey.tobytes()).decode()
 
 
 def print_of(look: str) -> str:
-    """What of a look may be passed on: 768 bits as 128 characters, from which no picture can be read off.
+    """What of a look may be passed on: hashes from which no picture can be read off."""
+    if is_print(look):
+        return look
+    return prints.print_of(np.frombuffer(base64.b64decode(look)[_PACKED:], dtype=np.uint8))
 
-    The 256 signs stay; of the grey version only the side is left on which it lies of 512 random directions,
-    enough to estimate its correlation with that of another image (what it tells: docs/integrity.md).
-    """
-    content = base64.b64decode(look)
-    if len(content) != _PACKED + _SIDE * _SIDE:
-        return look  # is one already
-    grey = np.frombuffer(content[_PACKED:], dtype=np.uint8).astype(np.int64)
-    # Whole numbers, so that all machines get the same bits: the sign of directions @ (grey - mean).
-    sides = grey.size * (_directions() @ grey) > _directions().sum(axis=1) * grey.sum()
-    return base64.b64encode(content[:_PACKED] + np.packbits(sides).tobytes()).decode()
+
+def is_print(look: str) -> bool:
+    """Whether a text that `require_look` accepts is a print."""
+    return len(look) == 4 * math.ceil(prints.BYTES / 3)
 
 
 def require_look(text: str) -> None:
     """Raise a ValueError for a text that is neither a look nor a print."""
     size = len(base64.b64decode(text, validate=True))
-    if size not in (_PACKED + _SIDE * _SIDE, _PACKED + _DIRECTIONS // 8):
+    if size not in (_PACKED + prints.SIDE**2, prints.BYTES):
         raise ValueError(f"a fingerprint of {size} bytes")
-
-
-@cache
-def _directions() -> npt.NDArray[np.int64]:
-    """512 directions of +1 and -1 in the 1024 grey levels, the same in every version and on every machine."""
-    drawn = hashlib.shake_256(b"mcpmix fingerprint 1").digest(_DIRECTIONS * _SIDE * _SIDE // 8)
-    bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))
-    return 2 * bits.reshape(_DIRECTIONS, -1).astype(np.int64) - 1
 
 
 def matches(first: Sequence[str], second: Sequence[str]) -> Iterator[Match]:
     """All near-duplicate pairs of one look from each list, in the order of the first.
 
-    The second list may hold prints in place of looks. Correlations are then estimates, and 0.96 is enough: on
-    CVC-ClinicDB and Kvasir-SEG that finds all pairs that looks find (benchmarks/fingerprints.py).
+    The second list may hold prints in place of looks. Three equal hashes of 256 are enough then, which on
+    CVC-ClinicDB and Kvasir-SEG finds nearly all pairs that looks find (benchmarks/fingerprints.py).
     """
-    whole = [place for place, look in enumerate(second) if len(look) > _PRINT]
-    prints = [place for place, look in enumerate(second) if 0 < len(look) <= _PRINT]
-    parts: list[tuple[list[int], Floats, Callable[[Floats], Floats], float]] = []
-    if whole:
-        signs, greys = fingerprints([second[place] for place in whole])
-        parts.append((whole, signs, lambda levels: np.asarray(levels @ greys.T), _LEAST_CORRELATION))
-    if prints:
-        content = _contents([second[place] for place in prints])
-        codes = 2 * np.unpackbits(content, axis=1).astype(np.float32)[:, _SIGNS * _SIGNS :] - 1
-
-        def estimated(levels: Floats) -> Floats:
-            along = levels @ _directions().T.astype(np.float32)
-            length = np.abs(along).sum(axis=1, keepdims=True)
-            return np.asarray((along @ codes.T) / np.where(length > 0, length, 1))
-
-        print_signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
-        parts.append((prints, print_signs, estimated, _LEAST_ESTIMATE))
-    for start in range(0, len(first), _BLOCK) if parts else ():
+    whole = [place for place, look in enumerate(second) if look and not is_print(look)]
+    printed = [place for place, look in enumerate(second) if is_print(look)]
+    if printed:
+        asked = {place: text for place, look in enumerate(first) if (text := print_of(look))}
+        places = list(asked)
+        for row, column, count in prints.alike_prints(
+            list(asked.values()), [second[place] for place in printed]
+        ):
+            how = f"{count} of {prints.HASHES} hashes are equal"
+            yield Match(places[row], printed[column], 1 - count / prints.HASHES, how)
+    if not whole:
+        return
+    theirs, greys = fingerprints([second[place] for place in whole])
+    for start in range(0, len(first), _BLOCK):
         mine, levels = fingerprints(first[start : start + _BLOCK])
-        for places, signs, correlate, least in parts:
-            # Signs that are 1 in one and 0 in the other, counted both ways.
-            different = mine @ (1 - signs).T + (1 - mine) @ signs.T
-            alike = correlate(levels)
-            for row, column in np.argwhere((different <= _MOST_DIFFERENT) & (alike >= least)).tolist():
-                correlation = float(alike[row, column])
-                how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
-                yield Match(start + row, places[column], 1 - correlation, how)
-
-
-def _contents(looks: Sequence[str]) -> npt.NDArray[np.uint8]:
-    return np.stack([np.frombuffer(base64.b64decode(look), dtype=np.uint8) for look in looks])
+        # Signs that are 1 in one and 0 in the other, counted both ways.
+        different = mine @ (1 - theirs).T + (1 - mine) @ theirs.T
+        alike = levels @ greys.T
+        for row, column in np.argwhere(
+            (different <= _MOST_DIFFERENT) & (alike >= _LEAST_CORRELATION)
+        ).tolist():
+            correlation = float(alike[row, column])
+            how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
+            yield Match(start + row, whole[column], 1 - correlation, how)
 
 
 def fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
     """(N, 256) signs, 0 or 1, and (N, 1024) grey levels, mean 0 and norm 1, or all 0 for one grey."""
-    content = _contents(looks)
+    content = np.stack([np.frombuffer(base64.b64decode(look), dtype=np.uint8) for look in looks])
     greys = content[:, _PACKED:].astype(np.float32)
     greys = greys - greys.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(greys, axis=1, keepdims=True)
