@@ -116,8 +116,8 @@ def main() -> None:
     own, other = (folder.parent.name for folder in sets)
     text = (
         f"with all {len(known)} images of {other} and {MADE_UP} pictures made up like them, guesses at the "
-        f"grey versions of {own} correlate with them by {found['correlation of the guess']}, as thumbnails of "
-        f"{side} x {side} pixels would (the mean image of the known ones: "
+        f"grey versions of {own} correlate with them by {found['correlation of the guess']}, as thumbnails "
+        f"of {side} x {side} pixels would (the mean image of the known ones: "
         f"{found['correlation of the mean image']}). Among these {found['images']} images, prints find "
         f"{found['of these by prints']} of the {found['pairs by looks']} pairs that full looks find, and "
         f"{found['further pairs by prints']} more, which correlate by "
