@@ -1,7 +1,8 @@
 """Masks for new images of any size: one image in memory, or a folder of them, resumable."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from torch.nn import functional as F
 from mcpmix.core.device import setup
 from mcpmix.core.errors import ConfigError, DataError, ModelError, StorageError, bullet_list
 from mcpmix.core.files import digest_once, read_json, storage_errors, write_json
-from mcpmix.core.pixels import as_images, outline, write_png
+from mcpmix.core.pixels import Pixels, as_images, outline, write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.training import JsonLines
+from mcpmix.core.training import JsonLines, one_ahead
 from mcpmix.data.augment import normalise
 from mcpmix.data.sample import has_alpha, named_images, read_image, resize_image
 from mcpmix.networks.segmenter import load_network, read_description
@@ -171,29 +172,32 @@ def predict_files(
         progress.say(f"segmenter: {folder}, the run's best on validation")
     kinds = ["masks"] + ["probabilities"] * probabilities + ["overlays"] * overlay
     plan = {path: {kind: out / kind / f"{name}.png" for kind in kinds} for name, path in sources.items()}
-    problems, clear = [], []
+    problems: list[str] = []
+    clear: list[str] = []
     with storage_errors(out):
         _claim(out, predictor, threshold, flips)
         log = JsonLines(out / _LOG)
         todo = _without_result(plan, out, log)
-        with progress.track("predict", len(plan), len(plan) - len(todo)) as advance:
-            for path in todo:
-                try:
-                    image = read_image(path)
-                    clear += [path.name] if has_alpha(path) else []
-                except DataError as error:
-                    problems.append(str(error))
-                else:
+        writing: Future[None] | None = None
+
+        def keep(path: Path, image: Pixels, probability: npt.NDArray[np.float32]) -> None:
+            _write(image, probability, threshold, plan[path])
+            log.append(**_record(path, plan[path], out))
+
+        # While the network works on an image, the next one is read and the result before is written.
+        with (
+            progress.track("predict", len(plan), len(plan) - len(todo)) as advance,
+            ThreadPoolExecutor(1, thread_name_prefix="results") as behind,
+        ):
+            for path, image in one_ahead(_pictures(todo, problems, clear)):
+                if image is not None:
                     probability = predictor.predict(image, flips=flips)
-                    mask = probability >= threshold
-                    if probabilities:
-                        levels = np.round(probability * 65535).astype(np.uint16)
-                        write_png(plan[path]["probabilities"], levels)
-                    if overlay:
-                        write_png(plan[path]["overlays"], outlined(image, mask))
-                    write_png(plan[path]["masks"], mask.astype(np.uint8) * np.uint8(255))
-                    log.append(**_record(path, plan[path], out))
+                    if writing is not None:
+                        writing.result()
+                    writing = behind.submit(keep, path, image, probability)
                 advance()
+            if writing is not None:
+                writing.result()
     if clear:
         few = ", ".join(clear[:3]) + (" ..." if len(clear) > 3 else "")
         who = "1 image has" if len(clear) == 1 else f"{len(clear)} images have"
@@ -202,6 +206,32 @@ def predict_files(
         count = f"{len(problems)} of {len(plan)} images were not segmented; the others are in {out}:"
         raise DataError(bullet_list(count, problems))
     return len(todo), len(plan) - len(todo)
+
+
+def _pictures(
+    paths: Sequence[Path], problems: list[str], clear: list[str]
+) -> Iterator[tuple[Path, Pixels | None]]:
+    """Read images; what is wrong with some goes to `problems`, names of those with alpha to `clear`."""
+    for path in paths:
+        image = None
+        try:
+            image = read_image(path)
+            clear += [path.name] if has_alpha(path) else []
+        except DataError as error:
+            problems.append(str(error))
+        yield path, image
+
+
+def _write(
+    image: Pixels, probability: npt.NDArray[np.float32], threshold: float, files: Mapping[str, Path]
+) -> None:
+    """Write the results of an image, the mask last."""
+    mask = probability >= threshold
+    if "probabilities" in files:
+        write_png(files["probabilities"], np.round(probability * 65535).astype(np.uint16))
+    if "overlays" in files:
+        write_png(files["overlays"], outlined(image, mask))
+    write_png(files["masks"], mask.astype(np.uint8) * np.uint8(255))
 
 
 def _record(path: Path, files: Mapping[str, Path], out: Path) -> dict[str, Any]:
