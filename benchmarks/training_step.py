@@ -1,13 +1,17 @@
 """What a step of +MCPMix+RLA costs, against a plain step on a batch twice as large.
 
 The floor is 1: real and mixed images both pass through the network. Ratios are medians over interleaved
-rounds inside one run, so that a busy machine slows all variants alike.
+rounds inside one run, of processor time, so that a busy machine slows all variants alike.
 
     python benchmarks/training_step.py [--size 128] [--batch 8] [--rounds 15]
+    python benchmarks/training_step.py --size 256 --variant b0 --features resnet50 --mmd-every 1 4 8
+
+Results of other sizes, networks and features are kept beside each other; docs/rla.md shows them.
 """
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +20,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from _markers import fill
+from mcpmix.core.files import write_json
 from mcpmix.core.seeds import torch_rng
 from mcpmix.mixing.registry import build_strategy
 from mcpmix.mixing.strategy import Batch, Strategy
@@ -23,7 +29,8 @@ from mcpmix.networks.features import load_features
 from mcpmix.networks.loss import predict_terms, segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter
 
-RESULT = Path(__file__).parent / "results" / "training_step.json"
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "training_step.json"
 
 
 def make_batch(count: int, size: int) -> Batch:
@@ -61,25 +68,28 @@ def measure(steps: dict[str, Callable[[], None]], rounds: int, calls: int) -> di
         steps[name]()
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(calls):
                 steps[name]()
-            times[name].append((time.perf_counter() - start) / calls)
+            times[name].append((time.process_time() - start) / calls)
     return times
 
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--variant", default="nano")
-    parser.add_argument("--mmd-every", type=int, default=2, help="as in the preset tiny")
+    parser.add_argument("--variant", default="nano", help="of SegFormer")
+    parser.add_argument("--features", default="embedded", help="phi; weights decide nothing about time")
+    parser.add_argument("--mmd-every", type=int, nargs="+", default=[1, 2], help="2: as in the preset tiny")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
-    phi = load_features("embedded")
+    phi = load_features(arguments.features)
     batch = make_batch(arguments.batch, arguments.size)
 
     def network() -> nn.Module:
@@ -94,12 +104,12 @@ def main() -> None:
             network(), build_strategy("full-sup"), make_batch(2 * arguments.batch, arguments.size)
         ),
         "RLA without phi": make_step(network(), rla(mu=0.0), batch),
-        "RLA, phi each step": make_step(network(), rla(features=phi), batch),
-        f"RLA, phi every {arguments.mmd_every} steps": make_step(
-            network(), rla(features=phi, mmd_every=arguments.mmd_every), batch
-        ),
+        **{
+            f"RLA, phi every {every} steps": make_step(network(), rla(features=phi, mmd_every=every), batch)
+            for every in arguments.mmd_every
+        },
     }
-    times = measure(steps, arguments.rounds, calls=2 * arguments.mmd_every)
+    times = measure(steps, arguments.rounds, calls=math.lcm(2, *arguments.mmd_every))
     floor = times["plain, twice the batch"]
     rows = {}
     for name, values in times.items():
@@ -112,8 +122,18 @@ def main() -> None:
         }
         row = rows[name]
         print(f"{name:28s} {row['ms']:8.1f} ms   ratio {row['ratio']:.2f}  {row['quartiles']}")
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps({"arguments": vars(arguments), "rows": rows}, indent=1) + "\n")
+    name = f"SegFormer {arguments.variant}, {arguments.size} px, {type(phi).__name__}"
+    kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    kept[name] = {"batch": arguments.batch, "rounds": arguments.rounds, "rows": rows}
+    write_json(RESULT, kept)
+    lines = ["| | step | relative to the floor | quartiles |", "| --- | ---: | ---: | ---: |"]
+    for network_name, found in kept.items():
+        for row_name, row in found["rows"].items():
+            spread = ", ".join(f"{quartile:.2f}" for quartile in row["quartiles"])
+            lines.append(
+                f"| {network_name}: {row_name} | {row['ms']:.0f} ms | {row['ratio']:.2f} | {spread} |"
+            )
+    fill(ROOT / "docs" / "rla.md", "training-step", "\n".join(lines))
 
 
 if __name__ == "__main__":

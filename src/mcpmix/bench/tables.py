@@ -160,9 +160,13 @@ def _build_block(
 ) -> Block:
     keys = [item["key"] for item in columns]
     rows: dict[tuple[str, str, str], dict[int, np.ndarray]] = {}
+    marking: set[tuple[str, str, str]] = set()  # rows that find something of a lesion with any seed
     for cell in cells:
-        scores = found.scores(cell, images, keys, spec.part)
-        rows.setdefault((cell.segmenter, cell.generator, cell.method), {})[cell.seed] = scores
+        row = (cell.segmenter, cell.generator, cell.method)
+        scores = found.scores(cell, images, [*keys, "recall"], spec.part)
+        rows.setdefault(row, {})[cell.seed] = scores[:, :-1]
+        if np.nan_to_num(scores[:, -1]).any():
+            marking.add(row)
     networks = {segmenter for segmenter, _, _ in rows}
     generators = {generator for _, generator, _ in rows} - {REAL}
     config = found.plan.cells[cells[0]].config
@@ -181,10 +185,11 @@ def _build_block(
 
     for item in columns:
         key = item["key"]
-        defined = {mean for line in lines.values() if (mean := line.spreads[key]["mean"]) is not None}
+        means_of = {row: line.spreads[key]["mean"] for row, line in lines.items() if row in marking}
+        defined = {mean for mean in means_of.values() if mean is not None}
         best = sorted(defined, reverse=item["higher_is_better"])[:2] if len(lines) > 1 else []
-        for line in lines.values():
-            mean = line.spreads[key]["mean"]
+        for row, line in lines.items():
+            mean = means_of.get(row)
             line.ranks[key] = best.index(mean) + 1 if mean in best else 0
     groups = [image.group for image in images]
     ours = method_of([method for _, _, method in rows])
@@ -192,8 +197,13 @@ def _build_block(
         if method == ours:
             line.rivals = _rivals(rows, (segmenter, generator, method), lines, keys, groups)
     labels, notes = cells[0].labels, []
+    if silent := [line.label for row, line in lines.items() if row not in marking]:
+        notes.append(
+            f"Learnt nothing, and not ranked: {', '.join(silent)}; no lesion was found in any image. "
+            "Train longer (train.epochs), or start from pretrained weights (segmenter.weights)."
+        )
     if any(line.published for line in lines.values()):
-        notes = [what_differs(config, labels, source, [len(line.seeds) for line in lines.values()])]
+        notes.append(what_differs(config, labels, source, [len(line.seeds) for line in lines.values()]))
     return Block(cells[0].dataset, labels, len(images), len(set(groups)), list(lines.values()), notes)
 
 

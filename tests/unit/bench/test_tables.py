@@ -69,6 +69,20 @@ def test_of_distances_the_smallest_is_best(world):
     assert best_rival(block, block.lines[-1], table.columns[0])[0] == "Full-Sup"
 
 
+def test_a_network_that_finds_nothing_is_told_and_is_never_the_best(tmp_path):
+    """On images with small lesions, marking nothing gives the best pixel accuracy."""
+
+    def value(cell, image):
+        return 0.0 if cell.method == "cutmix" else SKILL[cell.method]
+
+    table = build(scored_by_hand(tmp_path, value), kind="boundary")
+    (block,) = table.blocks
+    assert [line.ranks["hd95"] for line in block.lines] == [1, 0, 2]
+    (note,) = [note for sheet in to_sheets(table) for note in sheet.notes if "Learnt nothing" in note]
+    assert "CutMix" in note
+    assert "Full-Sup" not in note
+
+
 def test_only_seeds_and_images_that_both_have_are_compared(tmp_path):
     def value(cell, image):
         if cell.method == "cutmix" and image == 0:
