@@ -297,11 +297,15 @@ def draw_cases(spec: FigureSpec, found: Outcome, folder: Path) -> Drawn | None:
 
 
 def draw_labels(spec: FigureSpec, found: Outcome, folder: Path) -> Drawn | None:
-    """DSC over labelled images; None if all cells have the same number."""
+    """DSC over labelled images, a line for each method with several numbers of them; None without any."""
     cells = found.selected(spec)
     dataset, segmenter = cells[0].dataset, cells[0].segmenter
     cells = [cell for cell in cells if (cell.dataset, cell.segmenter) == (dataset, segmenter)]
-    if len({cell.labels for cell in cells}) < 2:
+    numbers: dict[str, set[str]] = {}
+    for cell in cells:
+        numbers.setdefault(cell.method, set()).add(cell.labels)
+    cells = [cell for cell in cells if len(numbers[cell.method]) > 1]
+    if not cells:
         return None
     with new_figure(5.6, 3.6) as figure:
         axes = figure.subplots()
