@@ -2,9 +2,8 @@
 
 By pixels, a pair counts as near-duplicates if two different looks agree: at most 48 of the 256 signs of
 brightness differences differ, and small grey versions correlate by at least 0.975. On CVC-ClinicDB this rule
-finds neighbouring frames of a video and no pair from two videos; either look alone does not. By features, a
-pair is alike if it is far closer than neighbours of different groups usually are; that also finds mirrored,
-rotated and recoloured copies.
+finds neighbouring frames of a video and no pair from two videos; either look alone does not. (By features:
+data/features.py.)
 
 A list of images travels in the folder of every network as `images.json`: the digest of the pixels of each,
 and a print by which near-duplicates are found. So leaks can be found years later, without the images; names
@@ -15,7 +14,7 @@ import base64
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +31,6 @@ from mcpmix.data.index import Record
 Floats = npt.NDArray[np.float32]
 
 SEEN = "images.json"
-USUAL_SHARE = 0.05  # of the usual distance, below which features are alike
 _SIGNS = 16  # rows and columns of signs
 _SIDE = 32  # of the grey version
 _PACKED = _SIGNS * _SIGNS // 8  # bytes of the signs
@@ -41,11 +39,11 @@ _PRINT = 128  # characters of a print
 _MOST_DIFFERENT = 48
 _LEAST_CORRELATION = 0.975
 _LEAST_ESTIMATE = 0.96  # of the correlation, where only a print is known
-_USUAL = 90  # percentile
-LEAST_IMAGES = 40  # with fewer, nobody knows what distance is usual
-_IMAGES_PER_AXIS = 4  # whitening along more axes would separate copies
-_LEAST_SPREAD = 1e-3  # of the widest axis, below which an axis is noise
 _BLOCK = 512  # rows compared at a time, which bounds memory
+_AXES = 12  # along which near-duplicates are searched
+_MOST_FOR_AXES = 256  # looks from which the axes are taken; any axes are right, good ones are fast
+_PAIRS = 2**14  # compared at a time
+_ROUNDING = 1e-4  # of distances along the axes
 
 
 @dataclass(frozen=True)
@@ -118,33 +116,69 @@ def matches(first: Sequence[str], second: Sequence[str]) -> Iterator[Match]:
     The second list may hold prints in place of looks. Correlations are then estimates, and 0.96 is enough: on
     CVC-ClinicDB and Kvasir-SEG that finds all pairs that looks find (benchmarks/fingerprints.py).
     """
-    whole = [place for place, look in enumerate(second) if len(look) > _PRINT]
-    prints = [place for place, look in enumerate(second) if 0 < len(look) <= _PRINT]
-    parts: list[tuple[list[int], Floats, Callable[[Floats], Floats], float]] = []
-    if whole:
-        signs, greys = fingerprints([second[place] for place in whole])
-        parts.append((whole, signs, lambda levels: np.asarray(levels @ greys.T), _LEAST_CORRELATION))
-    if prints:
-        content = _contents([second[place] for place in prints])
-        codes = 2 * np.unpackbits(content, axis=1).astype(np.float32)[:, _SIGNS * _SIGNS :] - 1
+    return LookSearch(second).matches(first)
 
-        def estimated(levels: Floats) -> Floats:
-            along = levels @ _directions().T.astype(np.float32)
-            length = np.abs(along).sum(axis=1, keepdims=True)
-            return np.asarray((along @ codes.T) / np.where(length > 0, length, 1))
 
-        print_signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
-        parts.append((prints, print_signs, estimated, _LEAST_ESTIMATE))
-    for start in range(0, len(first), _BLOCK) if parts else ():
-        mine, levels = fingerprints(first[start : start + _BLOCK])
-        for places, signs, correlate, least in parts:
-            # Signs that are 1 in one and 0 in the other, counted both ways.
-            different = mine @ (1 - signs).T + (1 - mine) @ signs.T
-            alike = correlate(levels)
-            for row, column in np.argwhere((different <= _MOST_DIFFERENT) & (alike >= least)).tolist():
-                correlation = float(alike[row, column])
-                how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
-                yield Match(start + row, places[column], 1 - correlation, how)
+class LookSearch:
+    """Looks, or prints, among which near-duplicates of others are searched, as in `matches`.
+
+    The grey versions of a pair, of length 1, are at most sqrt(2 - 2 * 0.975) apart; along a few of their axes
+    they are no farther. So a tree of points on these axes finds all pairs that can be one, and few others:
+    not every look is compared with every other. Prints are, for theirs are estimates.
+    """
+
+    def __init__(self, looks: Sequence[str]) -> None:
+        self._whole = np.array([place for place, look in enumerate(looks) if len(look) > _PRINT], int)
+        self._prints = [place for place, look in enumerate(looks) if 0 < len(look) <= _PRINT]
+        if len(self._whole):
+            from scipy.spatial import cKDTree
+
+            self._signs, self._greys = fingerprints([looks[place] for place in self._whole])
+            seen = np.linspace(0, len(self._greys) - 1, min(len(self._greys), _MOST_FOR_AXES)).astype(int)
+            self._axes = np.linalg.svd(self._greys[seen], full_matrices=False)[2][:_AXES].T
+            self._lit = np.flatnonzero(self._greys.any(axis=1))  # those of one grey are alike, but no pairs
+            self._tree = cKDTree(self._greys[self._lit] @ self._axes)
+        if self._prints:
+            content = _contents([looks[place] for place in self._prints])
+            self._codes = 2 * np.unpackbits(content, axis=1).astype(np.float32)[:, _SIGNS * _SIGNS :] - 1
+            self._print_signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
+
+    def matches(self, looks: Sequence[str]) -> Iterator[Match]:
+        """All near-duplicate pairs of one of these looks and one that is searched, in the order of these."""
+        for start in range(0, len(looks), _BLOCK) if len(self._whole) or self._prints else ():
+            signs, greys = fingerprints(looks[start : start + _BLOCK])
+            if len(self._whole):
+                for row, column, different, alike in self._near(signs, greys):
+                    yield _match(start + row, int(self._whole[column]), different, alike)
+            if self._prints:
+                # Signs that are 1 in one and 0 in the other, counted both ways.
+                apart = signs @ (1 - self._print_signs).T + (1 - signs) @ self._print_signs.T
+                along = greys @ _directions().T.astype(np.float32)
+                length = np.abs(along).sum(axis=1, keepdims=True)
+                estimates = (along @ self._codes.T) / np.where(length > 0, length, 1)
+                found = np.argwhere((apart <= _MOST_DIFFERENT) & (estimates >= _LEAST_ESTIMATE))
+                for row, column in found.tolist():
+                    known = self._prints[column]
+                    yield _match(start + row, known, apart[row, column], estimates[row, column])
+
+    def _near(self, signs: Floats, greys: Floats) -> Iterator[tuple[int, int, float, float]]:
+        """Row, column, number of different signs and correlation of each pair of whole looks."""
+        reach = math.sqrt(2 - 2 * _LEAST_CORRELATION) + _ROUNDING
+        found = self._tree.query_ball_point(greys @ self._axes, reach, return_sorted=True)
+        rows = np.repeat(np.arange(len(found)), [len(near) for near in found])
+        columns = self._lit[np.concatenate(found).astype(int)]
+        for start in range(0, len(rows), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            row, column = rows[part], columns[part]
+            different = (signs[row] != self._signs[column]).sum(axis=1)
+            alike = np.einsum("nf,nf->n", greys[row], self._greys[column])
+            kept = (different <= _MOST_DIFFERENT) & (alike >= _LEAST_CORRELATION)
+            yield from zip(*(each[kept].tolist() for each in (row, column, different, alike)), strict=True)
+
+
+def _match(first: int, second: int, different: float, correlation: float) -> Match:
+    how = f"{int(different)} of 256 signs differ, correlation {correlation:.3f}"
+    return Match(first, second, 1 - float(correlation), how)
 
 
 def _contents(looks: Sequence[str]) -> npt.NDArray[np.uint8]:
@@ -159,59 +193,6 @@ def fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
     norms = np.linalg.norm(greys, axis=1, keepdims=True)
     signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
     return signs, greys / np.where(norms > 0, norms, 1)
-
-
-# --- by features -------------------------------------------------------------------------------------------
-
-
-def feature_matches(
-    features: Floats, groups: Sequence[str], first: Sequence[int], second: Sequence[int]
-) -> Iterator[Match]:
-    """Pairs of one picture from `first` and one from `second` whose features nearly agree.
-
-    The distance is 1 - cosine of the whitened features. Usual is the 90th percentile of the distances between
-    nearest neighbours of different groups.
-
-    Args:
-        features: (N, F), of the whole data set.
-        groups: N names; neighbours within a group say nothing about what is usual.
-        first: places in `features`, as is `second`.
-
-    Yields:
-        Matches by places in `features`, in the order of `first`; none for fewer than 40 pictures.
-    """
-    if len(features) < LEAST_IMAGES or not first or not second:
-        return
-    units = whitened(features)
-    _, group = np.unique(np.asarray(groups), return_inverse=True)
-    nearest = np.full(len(units), np.inf)
-    for start in range(0, len(units), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        distances = 1 - units[block] @ units.T
-        distances[group[block, None] == group[None]] = np.inf
-        nearest[block] = distances.min(axis=1)
-    known = nearest[np.isfinite(nearest)]
-    usual = float(np.percentile(known, _USUAL)) if len(known) else 0.0  # all in one group: nothing is usual
-    columns = units[list(second)].T
-    for start in range(0, len(first), _BLOCK):
-        rows = list(first[start : start + _BLOCK])
-        distances = 1 - units[rows] @ columns
-        for row, column in np.argwhere(distances < USUAL_SHARE * usual).tolist():
-            if rows[row] != second[column]:
-                distance = max(0.0, float(distances[row, column]))
-                how = f"distance {distance:.4f}, usual {usual:.4f}"
-                yield Match(rows[row], second[column], distance, how)
-
-
-def whitened(features: Floats) -> Floats:
-    """Features, (N, F), with mean 0 and equal spread along at most N / 4 axes, scaled to norm 1: (N, K)."""
-    centred = features.astype(np.float64) - features.mean(axis=0)
-    _, spread, axes = np.linalg.svd(centred, full_matrices=False)
-    wide = int((spread > _LEAST_SPREAD * spread[0]).sum()) if spread[0] > 0 else 0
-    count = max(1, min(wide, len(features) // _IMAGES_PER_AXIS))
-    scores = centred @ (axes[:count] / np.maximum(spread[:count, None], 1e-12)).T
-    norms = np.linalg.norm(scores, axis=1, keepdims=True)
-    return (scores / np.maximum(norms, 1e-12)).astype(np.float32)
 
 
 # --- what a network has seen -----------------------------------------------------------------------------
