@@ -40,8 +40,9 @@ from mcpmix.config_file import load_config
 from mcpmix.core.progress import Progress
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import DatasetIndex, load_arrays
+from mcpmix.generator.conditions import swapped_conditions
 from mcpmix.generator.copies import CopyCheck, copy_problems
-from mcpmix.generator.counterparts import CounterpartMaker, build_maker, make_filled, swapped_conditions
+from mcpmix.generator.counterparts import CounterpartMaker, build_maker, make_filled
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.judge import dice_of, load_judge
 from mcpmix.generator.ledger import read_rows
@@ -176,7 +177,7 @@ def plain_way(maker: CounterpartMaker, base: Path) -> Make:
         images = [
             pipeline(
                 maker.text(request),
-                image=maker.conditions[request.index : request.index + 1],
+                image=maker.conditions[[request.index]],
                 generator=torch.Generator().manual_seed(maker.seed(request)),
                 output_type="np",
             ).images[0]

@@ -26,7 +26,7 @@ from mcpmix.generator.adapt import lora_rank
 from mcpmix.generator.autoencoder import sharpen_decoder, train_autoencoder
 from mcpmix.generator.base import BaseSettings, train_base
 from mcpmix.generator.base import view_count as base_views
-from mcpmix.generator.counterparts import condition
+from mcpmix.generator.conditions import condition
 from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, encode_all, view_counts
 from mcpmix.generator.judge import train_judge
 from mcpmix.metrics import score_with_counts
@@ -260,10 +260,10 @@ class _Stopwatch:
         tuning, base, count = self.config.finetune, self._base, self.images["train"]
         masks = torch.from_numpy(self.masks).float()
         text = embed_prompts(base, ["", self.config.generator.prompt.text])
-        latents = encode_all(base.vae, as_images(self.pictures))[None, None]
+        latents = encode_all(base.vae, as_images(self.pictures)).numpy()[None, None]
         dropout = (tuning.mask_dropout, tuning.depth_dropout)
         shown = condition(masks, masks, tuning.condition, "keep")
-        data = TrainingSet(latents, shown, masks, text, np.ones(self.batch, np.int64), dropout)
+        data = TrainingSet(latents, shown, self.masks, text, np.ones(self.batch, np.int64), dropout)
         trainer = Trainer(
             build_networks(base, tuning, self.runtime), data, self.config, self.runtime, Processes()
         )

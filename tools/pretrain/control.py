@@ -24,7 +24,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.training import fit, plateau
 from mcpmix.generator.base import latent_cache
-from mcpmix.generator.counterparts import condition
+from mcpmix.generator.conditions import condition
 from mcpmix.networks.diffusion import (
     Batch,
     ControlNet,

@@ -122,7 +122,7 @@ def measure_distribution(
     rows = {int(row["epoch"]): float(row["s"]) for row in log if "s" in row}
     order = sorted(rows)
     chosen = sorted({order[round(place)] for place in np.linspace(0, len(order) - 1, _POINTS)})
-    real_images = torch.from_numpy(train.images).float()
+    real_images = torch.from_numpy(np.array(train.images)).float()
     with torch.inference_mode():
         real = features_of(phi, train.images)
         mixed = []

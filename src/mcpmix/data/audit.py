@@ -19,7 +19,8 @@ from PIL import Image
 from mcpmix.core.device import core_count
 from mcpmix.core.pixels import Pixels, outline
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.data.leakage import USUAL_SHARE, Floats, Match, closest, feature_matches, look_of, matches
+from mcpmix.data.features import USUAL_SHARE, feature_matches
+from mcpmix.data.leakage import Floats, Match, closest, look_of, matches
 from mcpmix.data.sample import Sample, pixel_digest, read_pair
 
 Phi = Callable[[Pixels], Floats]

@@ -56,6 +56,10 @@ class Colour:
     saturation: Tensor  # (B,) float32, about the grey of each pixel
     tint: Tensor  # (B, 3) float32, gain of each channel; the three sum to 0
 
+    def part(self, rows: slice) -> "Colour":
+        """Those of some of the samples."""
+        return Colour(self.brightness[rows], self.contrast[rows], self.saturation[rows], self.tint[rows])
+
 
 def draw_geometry(count: int, rng: torch.Generator, *, rotate: float, scale: float, flip: bool) -> Geometry:
     """Draw flips, rotation and zoom with a CPU generator.

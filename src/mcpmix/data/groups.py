@@ -8,13 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mcpmix.data.audit import Facts
-from mcpmix.data.leakage import LEAST_IMAGES, Floats, fingerprints, matches
+from mcpmix.data.features import LEAST_IMAGES
+from mcpmix.data.leakage import Floats, fingerprints, matches
 
 _CLOSE = 0.05  # share of pairs far apart that are as close as two frames of one video
 _REACH = 5  # places between two frames that may be linked
@@ -180,11 +182,18 @@ def _share_below(values: npt.NDArray[Any], reference: npt.NDArray[Any]) -> npt.N
 def _joined(run_of: npt.NDArray[np.int64], between: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Join runs that are too short, the shortest first, to the side where the gap is smaller."""
     gaps = np.concatenate([[np.inf], between, [np.inf]])  # before each picture, and after the last
-    starts = [0, *(np.flatnonzero(np.diff(run_of)) + 1).tolist(), len(run_of)]
-    while len(starts) > 2 and min(sizes := np.diff(starts)) < _LEAST_RUN:
-        place = int(np.argmin(sizes))
-        before, after = gaps[starts[place]], gaps[starts[place + 1]]
-        del starts[
-            place if before <= after and place > 0 else place + 1 if place + 2 < len(starts) else place
-        ]
-    return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    starts = [0, *(np.flatnonzero(np.diff(run_of)) + 1).tolist()]
+    end = dict(zip(starts, [*starts[1:], len(run_of)], strict=True))  # of each run, by its start
+    before = dict(zip(starts[1:], starts, strict=False))  # start of the run before
+    queue = [(end[start] - start, start) for start in starts]
+    heapify(queue)
+    while len(end) > 1 and queue[0][0] < _LEAST_RUN:
+        size, start = heappop(queue)
+        if end.get(start, start) - start != size:
+            continue  # it has been joined meanwhile
+        to_left = start > 0 and gaps[start] <= gaps[end[start]]
+        first, second = (before[start], start) if to_left else (start, end[start])
+        end[first] = end.pop(second)
+        before[end[first]] = first
+        heappush(queue, (end[first] - first, first))
+    return np.repeat(np.arange(len(end)), [end[start] - start for start in sorted(end)])

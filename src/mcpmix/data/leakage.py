@@ -2,9 +2,8 @@
 
 By pixels, a pair counts as near-duplicates if two different looks agree: at most 48 of the 256 signs of
 brightness differences differ, and small grey versions correlate by at least 0.975. On CVC-ClinicDB this rule
-finds neighbouring frames of a video and no pair from two videos; either look alone does not. By features, a
-pair is alike if it is far closer than neighbours of different groups usually are; that also finds mirrored,
-rotated and recoloured copies.
+finds neighbouring frames of a video and no pair from two videos; either look alone does not. (By features:
+data/features.py.)
 
 A list of images travels in the folder of every network as `images.json`: the digest of the pixels of each,
 and a print by which near-duplicates are found. So leaks can be found years later, without the images; names
@@ -31,16 +30,15 @@ from mcpmix.data.index import Record
 Floats = npt.NDArray[np.float32]
 
 SEEN = "images.json"
-USUAL_SHARE = 0.05  # of the usual distance, below which features are alike
 _SIGNS = 16  # rows and columns of signs
 _PACKED = _SIGNS * _SIGNS // 8  # bytes of the signs
 _MOST_DIFFERENT = 48
 _LEAST_CORRELATION = 0.975
-_USUAL = 90  # percentile
-LEAST_IMAGES = 40  # with fewer, nobody knows what distance is usual
-_IMAGES_PER_AXIS = 4  # whitening along more axes would separate copies
-_LEAST_SPREAD = 1e-3  # of the widest axis, below which an axis is noise
 _BLOCK = 512  # rows compared at a time, which bounds memory
+_AXES = 12  # along which near-duplicates are searched
+_MOST_FOR_AXES = 256  # looks from which the axes are taken; any axes are right, good ones are fast
+_PAIRS = 2**14  # compared at a time
+_ROUNDING = 1e-4  # of distances along the axes
 
 
 @dataclass(frozen=True)
@@ -97,35 +95,64 @@ def require_look(text: str) -> None:
 
 
 def matches(first: Sequence[str], second: Sequence[str]) -> Iterator[Match]:
-    """All near-duplicate pairs of one look from each list, in the order of the first.
+    """All near-duplicate pairs of one look from each list; see `LookSearch.matches` for their order.
 
     The second list may hold prints in place of looks. Three equal hashes of 256 are enough then, which on
     CVC-ClinicDB and Kvasir-SEG finds nearly all pairs that looks find (benchmarks/fingerprints.py).
     """
-    whole = [place for place, look in enumerate(second) if look and not is_print(look)]
-    printed = [place for place, look in enumerate(second) if is_print(look)]
-    if printed:
-        asked = {place: text for place, look in enumerate(first) if (text := print_of(look))}
-        places = list(asked)
-        for row, column, count in prints.alike_prints(
-            list(asked.values()), [second[place] for place in printed]
-        ):
-            how = f"{count} of {prints.HASHES} hashes are equal"
-            yield Match(places[row], printed[column], 1 - count / prints.HASHES, how)
-    if not whole:
-        return
-    theirs, greys = fingerprints([second[place] for place in whole])
-    for start in range(0, len(first), _BLOCK):
-        mine, levels = fingerprints(first[start : start + _BLOCK])
-        # Signs that are 1 in one and 0 in the other, counted both ways.
-        different = mine @ (1 - theirs).T + (1 - mine) @ theirs.T
-        alike = levels @ greys.T
-        for row, column in np.argwhere(
-            (different <= _MOST_DIFFERENT) & (alike >= _LEAST_CORRELATION)
-        ).tolist():
-            correlation = float(alike[row, column])
-            how = f"{int(different[row, column])} of 256 signs differ, correlation {correlation:.3f}"
-            yield Match(start + row, whole[column], 1 - correlation, how)
+    return LookSearch(second).matches(first)
+
+
+class LookSearch:
+    """Looks, or prints, among which near-duplicates of others are searched, as in `matches`.
+
+    The grey versions of a pair, of length 1, are at most sqrt(2 - 2 * 0.975) apart; along a few of their axes
+    they are no farther. So a tree of points on these axes finds all pairs that can be one, and few others:
+    not every look is compared with every other.
+    """
+
+    def __init__(self, looks: Sequence[str]) -> None:
+        self._whole = np.array([p for p, look in enumerate(looks) if look and not is_print(look)], int)
+        self._printed = {place: look for place, look in enumerate(looks) if is_print(look)}
+        if len(self._whole):
+            from scipy.spatial import cKDTree
+
+            self._signs, self._greys = fingerprints([looks[place] for place in self._whole])
+            seen = np.linspace(0, len(self._greys) - 1, min(len(self._greys), _MOST_FOR_AXES)).astype(int)
+            self._axes = np.linalg.svd(self._greys[seen], full_matrices=False)[2][:_AXES].T
+            self._lit = np.flatnonzero(self._greys.any(axis=1))  # those of one grey are alike, but no pairs
+            self._tree = cKDTree(self._greys[self._lit] @ self._axes)
+
+    def matches(self, looks: Sequence[str]) -> Iterator[Match]:
+        """All near-duplicate pairs of one of these looks and one that is searched.
+
+        Those with looks come first, then those with prints, both in the order of these.
+        """
+        for start in range(0, len(looks), _BLOCK) if len(self._whole) else ():
+            signs, greys = fingerprints(looks[start : start + _BLOCK])
+            for row, column, different, alike in self._near(signs, greys):
+                how = f"{int(different)} of 256 signs differ, correlation {alike:.3f}"
+                yield Match(start + row, int(self._whole[column]), 1 - alike, how)
+        if self._printed:
+            asked = {place: text for place, look in enumerate(looks) if (text := print_of(look))}
+            rows, columns = list(asked), list(self._printed)
+            for row, column, count in prints.alike_prints(list(asked.values()), list(self._printed.values())):
+                how = f"{count} of {prints.HASHES} hashes are equal"
+                yield Match(rows[row], columns[column], 1 - count / prints.HASHES, how)
+
+    def _near(self, signs: Floats, greys: Floats) -> Iterator[tuple[int, int, float, float]]:
+        """Row, column, number of different signs and correlation of each pair of whole looks."""
+        reach = math.sqrt(2 - 2 * _LEAST_CORRELATION) + _ROUNDING
+        found = self._tree.query_ball_point(greys @ self._axes, reach, return_sorted=True)
+        rows = np.repeat(np.arange(len(found)), [len(near) for near in found])
+        columns = self._lit[np.concatenate(found).astype(int)]
+        for start in range(0, len(rows), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            row, column = rows[part], columns[part]
+            different = (signs[row] != self._signs[column]).sum(axis=1)
+            alike = np.einsum("nf,nf->n", greys[row], self._greys[column])
+            kept = (different <= _MOST_DIFFERENT) & (alike >= _LEAST_CORRELATION)
+            yield from zip(*(each[kept].tolist() for each in (row, column, different, alike)), strict=True)
 
 
 def fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
@@ -136,59 +163,6 @@ def fingerprints(looks: Sequence[str]) -> tuple[Floats, Floats]:
     norms = np.linalg.norm(greys, axis=1, keepdims=True)
     signs = np.unpackbits(content[:, :_PACKED], axis=1).astype(np.float32)
     return signs, greys / np.where(norms > 0, norms, 1)
-
-
-# --- by features -------------------------------------------------------------------------------------------
-
-
-def feature_matches(
-    features: Floats, groups: Sequence[str], first: Sequence[int], second: Sequence[int]
-) -> Iterator[Match]:
-    """Pairs of one picture from `first` and one from `second` whose features nearly agree.
-
-    The distance is 1 - cosine of the whitened features. Usual is the 90th percentile of the distances between
-    nearest neighbours of different groups.
-
-    Args:
-        features: (N, F), of the whole data set.
-        groups: N names; neighbours within a group say nothing about what is usual.
-        first: places in `features`, as is `second`.
-
-    Yields:
-        Matches by places in `features`, in the order of `first`; none for fewer than 40 pictures.
-    """
-    if len(features) < LEAST_IMAGES or not first or not second:
-        return
-    units = whitened(features)
-    _, group = np.unique(np.asarray(groups), return_inverse=True)
-    nearest = np.full(len(units), np.inf)
-    for start in range(0, len(units), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        distances = 1 - units[block] @ units.T
-        distances[group[block, None] == group[None]] = np.inf
-        nearest[block] = distances.min(axis=1)
-    known = nearest[np.isfinite(nearest)]
-    usual = float(np.percentile(known, _USUAL)) if len(known) else 0.0  # all in one group: nothing is usual
-    columns = units[list(second)].T
-    for start in range(0, len(first), _BLOCK):
-        rows = list(first[start : start + _BLOCK])
-        distances = 1 - units[rows] @ columns
-        for row, column in np.argwhere(distances < USUAL_SHARE * usual).tolist():
-            if rows[row] != second[column]:
-                distance = max(0.0, float(distances[row, column]))
-                how = f"distance {distance:.4f}, usual {usual:.4f}"
-                yield Match(rows[row], second[column], distance, how)
-
-
-def whitened(features: Floats) -> Floats:
-    """Features, (N, F), with mean 0 and equal spread along at most N / 4 axes, scaled to norm 1: (N, K)."""
-    centred = features.astype(np.float64) - features.mean(axis=0)
-    _, spread, axes = np.linalg.svd(centred, full_matrices=False)
-    wide = int((spread > _LEAST_SPREAD * spread[0]).sum()) if spread[0] > 0 else 0
-    count = max(1, min(wide, len(features) // _IMAGES_PER_AXIS))
-    scores = centred @ (axes[:count] / np.maximum(spread[:count, None], 1e-12)).T
-    norms = np.linalg.norm(scores, axis=1, keepdims=True)
-    return (scores / np.maximum(norms, 1e-12)).astype(np.float32)
 
 
 # --- what a network has seen -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from mcpmix.core.stage_folder import Artifact, StageKey, reuse, workspace
 from mcpmix.data.archives import folder_of
 from mcpmix.data.dataset import listing, load_collection, make_split, notes_of
 from mcpmix.data.index import DatasetIndex, whole_digest
-from mcpmix.data.leakage import SeenImage, images_of, look_of, matches, read_seen, write_seen
+from mcpmix.data.leakage import LookSearch, SeenImage, images_of, look_of, matches, read_seen, write_seen
 from mcpmix.data.sample import pixel_digest, read_image, resize_image, shows_mask
 
 TRAINING_PART = "training part"
@@ -169,11 +169,12 @@ def examine(
     left_out: list[str] = []
     kept: list[Found] = []
     seen: list[SeenImage] = []
+    shown_by = ShownSearch(held)
     with progress.track("unlabelled images", len(found)) as advance:
         for start in range(0, len(found), _CHUNK):
             chunk = found[start : start + _CHUNK]
             read = [(item, *one) for item in chunk if (one := _decode(item, problems)) is not None]
-            shown = shown_images(held, [looked for _, _, looked in read])
+            shown = shown_by.find([looked for _, _, looked in read])
             for item, image, looked in read:
                 if looked.id in shown and item.place == TRAINING_PART:
                     left_out.append(f"{item.id} {shown[looked.id]}")
@@ -208,15 +209,26 @@ def examine(
     return kept, seen, notes
 
 
-def shown_images(held: Sequence[tuple[str, SeenImage]], images: Sequence[SeenImage]) -> dict[str, str]:
-    """Which of some images are held-out ones or near-duplicates of them, by id, in words."""
-    by_digest = {image.sha256: f"{part} image {image.id}" for part, image in held}
-    shown = {image.id: f"is the {by_digest[image.sha256]}" for image in images if image.sha256 in by_digest}
-    for match in matches([image.look for image in images], [image.look for _, image in held]):
-        part, image = held[match.second]
-        text = f"is a near-duplicate of the {part} image {image.id} ({match.how})"
-        shown.setdefault(images[match.first].id, text)
-    return shown
+class ShownSearch:
+    """Finds images that are held-out ones or near-duplicates of them.
+
+    Args:
+        held: as for `examine`.
+    """
+
+    def __init__(self, held: Sequence[tuple[str, SeenImage]]) -> None:
+        self._names = [f"{part} image {image.id}" for part, image in held]
+        self._by_digest = {image.sha256: name for name, (_, image) in zip(self._names, held, strict=True)}
+        self._looks = LookSearch([image.look for _, image in held])
+
+    def find(self, images: Sequence[SeenImage]) -> dict[str, str]:
+        """Which of some images show a held-out one, by id, in words."""
+        known = self._by_digest
+        shown = {image.id: f"is the {known[image.sha256]}" for image in images if image.sha256 in known}
+        for match in self._looks.matches([image.look for image in images]):
+            text = f"is a near-duplicate of the {self._names[match.second]} ({match.how})"
+            shown.setdefault(images[match.first].id, text)
+        return shown
 
 
 def _decode(item: Found, problems: list[str]) -> tuple[Pixels, SeenImage] | None:

@@ -30,10 +30,10 @@ _AVERAGED = ("alignment", "distance_source", "distance_train", "distance_held_ou
 
 def expose(images: Pixels) -> list[dict[str, float]]:
     """Of B,S,S,3 uint8 images: `mean` grey, its `spread` (0: blank), and the share of `clipped` pixels."""
-    grey = (images.astype(np.float64) @ np.array(LUMA) / 255).reshape(len(images), -1)
+    grey = (image.astype(np.float64) @ np.array(LUMA) / 255 for image in images)  # large, so one by one
     return [
         {"mean": float(row.mean()), "spread": float(row.std()), "clipped": float((row >= _WHITE).mean())}
-        for row in grey
+        for row in map(np.ravel, grey)
     ]
 
 

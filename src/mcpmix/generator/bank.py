@@ -112,12 +112,12 @@ class Bank:
         """Redraw damaged or missing images, given their rows of the ledger."""
         if not rows:
             return
-        ids = self.maker.arrays.ids
+        place_in = {name: place for place, name in enumerate(self.maker.arrays.ids)}
         with progress.track("repairing pairs", len(rows)) as advance:
             for start in range(0, len(rows), self.batch_size):
                 chunk = rows[start : start + self.batch_size]
                 draws = [
-                    self._draw(Request(ids.index(row["parent"]), row["replica"]), row["try"]) for row in chunk
+                    self._draw(Request(place_in[row["parent"]], row["replica"]), row["try"]) for row in chunk
                 ]
                 images = make_filled(self.maker, draws, self.batch_size)
                 for row, pixels in zip(chunk, images, strict=True):

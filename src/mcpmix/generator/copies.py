@@ -11,7 +11,7 @@ How near a copy is, is read from the real images, for each distance apart (see `
 data/leakage would not do: they find the same photograph in another file, which a generator never draws.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,8 @@ _MISTAKEN = 0.01  # share of images of other groups that may pass for copies
 _SIDE = 16  # of coarse pictures
 _FLAT = 2 / 255  # spread below which a coarse picture counts as flat: noise is not blown up to a picture
 _BATCH = 16
+_MOST_COMPARED = 4096  # images from which distances are read; of more, some are taken, evenly spread
+_BLOCK = _MOST_COMPARED**2  # distances in memory at once
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Calibration:
     Attributes:
         twins: distances between training images and near-duplicates of them.
         strangers: distances of real images that cannot be copies: of each training image to the nearest one
-            of another group, and of each held-out image to the nearest training image. May be empty.
+            of another group, and of each held-out image to the nearest training image; where there are more
+            than 4096 of them, of so many. May be empty.
     """
 
     twins: Floats
@@ -104,8 +107,12 @@ class CopyCheck:
         self.ids = train.ids
         self.train, self.train_pictures = self.features(train.images), pictures(train.images)
         self.held_out = self.features(held_out.images) if len(held_out) else None
-        apart = np.asarray(groups)[:, None] != np.asarray(groups)[None]
-        between = _distances(self.train, self.train)
+        self._held_out_squares = _squares(self.held_out) if self.held_out is not None else np.empty(0)
+        self._squares, self._picture_squares = _squares(self.train), _squares(self.train_pictures)
+        _, group = np.unique(np.asarray(groups), return_inverse=True)
+        some = _spread(len(train))
+        apart = group[some, None] != group[None, some]
+        between = _distances(self.train[some], self.train[some], self._squares[some])
         # One group only: the mean over all images. Identical images: any unit will do.
         counted = apart if apart.any() else ~np.eye(len(apart), dtype=bool)
         self.unit = (float(between[counted].mean()) if counted.any() else 0.0) or 1.0
@@ -116,11 +123,13 @@ class CopyCheck:
                 copies = near_duplicates(images, torch_rng("twins", seed, twin, rows.start))
                 near.append(np.linalg.norm(self._run(copies) - self.train[rows], axis=1) / self.unit)
                 alike.append(np.linalg.norm(_coarse(copies) - self.train_pictures[rows], axis=1))
-        far = [_to_another_group(between / self.unit, apart)]
-        unlike = [_to_another_group(self._picture_distances(self.train_pictures), apart)]
+        far = [_to_another_group(self._feature_distances, self.train, group, group)]
+        unlike = [_to_another_group(self._picture_distances, self.train_pictures, group, group)]
         if self.held_out is not None:
-            far.append(_distances(self.held_out, self.train).min(axis=1) / self.unit)
-            unlike.append(self._picture_distances(pictures(held_out.images)).min(axis=1))
+            none = np.full(len(held_out), -1)
+            far.append(_to_another_group(self._feature_distances, self.held_out, none, group))
+            unseen = pictures(held_out.images)
+            unlike.append(_to_another_group(self._picture_distances, unseen, none, group))
         self.calibrations = {
             "features": Calibration(np.concatenate(near), np.concatenate(far)),
             "picture": Calibration(np.concatenate(alike), np.concatenate(unlike)),
@@ -162,11 +171,12 @@ class CopyCheck:
             image, which is `nearest_train`, and `distance_held_out` to the nearest validation image (NaN if
             there is none); of pictures `picture_source` and `picture_train`, whose image is `alike_train`.
         """
-        to_train = _distances(features, self.train) / self.unit
+        to_train = self._feature_distances(features)
         to_pictures = self._picture_distances(pictures(images))
         to_held_out = np.full(len(features), np.nan)
         if self.held_out is not None:
-            to_held_out = _distances(features, self.held_out).min(axis=1) / self.unit
+            distances = _distances(features, self.held_out, self._held_out_squares)
+            to_held_out = distances.min(axis=1) / self.unit
         results: list[dict[str, float | str]] = []
         for row, picture, source, unseen in zip(to_train, to_pictures, sources, to_held_out, strict=True):
             other = np.arange(len(row)) == source
@@ -190,7 +200,11 @@ class CopyCheck:
         if len(features) < 2:
             return float("nan")
         upper = np.triu_indices(len(features), 1)
-        return float(_distances(features, features)[upper].mean() / self.unit)
+        return float(_distances(features, features, _squares(features))[upper].mean() / self.unit)
+
+    def _feature_distances(self, features: Floats) -> Floats:
+        """B,N distances of B,F features to the training images."""
+        return _distances(features, self.train, self._squares) / self.unit
 
     def _picture_distances(self, coarse: Floats) -> Floats:
         """B,N distances of B coarse pictures to the training images, each in its nearest of eight views."""
@@ -199,7 +213,8 @@ class CopyCheck:
         for quarter in range(4):
             turned = np.rot90(squares, quarter, (2, 3))
             for view in (turned, turned[..., ::-1]):
-                distances = _distances(view.reshape(len(coarse), -1), self.train_pictures)
+                turned_rows = view.reshape(len(coarse), -1)
+                distances = _distances(turned_rows, self.train_pictures, self._picture_squares)
                 np.minimum(nearest, distances, out=nearest)
         return nearest
 
@@ -232,19 +247,44 @@ def _coarse(images: Tensor) -> Floats:
     return coarse
 
 
-def _tensors(images: Pixels) -> list[Tensor]:
+def _tensors(images: Pixels) -> Iterator[Tensor]:
     """B,3,S,S in [0, 1], a few images at a time."""
-    return [as_images(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
+    return (as_images(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH))
 
 
-def _distances(one: Floats, two: Floats) -> Floats:
-    """B,N distances of B,F and N,F, without the large array B,N,F."""
-    squares = (one**2).sum(axis=1)[:, None] + (two**2).sum(axis=1)[None] - 2 * one @ two.T
-    result: Floats = np.sqrt(np.maximum(squares, 0.0))
+def _squares(vectors: Floats) -> Floats:
+    """Squared lengths of N,F."""
+    lengths: Floats = (vectors**2).sum(axis=1)
+    return lengths
+
+
+def _distances(one: Floats, two: Floats, squares: Floats) -> Floats:
+    """B,N distances of B,F and N,F, without the large array B,N,F; `squares` are those of the second."""
+    result: Floats = np.sqrt(np.maximum(_squares(one)[:, None] + squares[None] - 2 * one @ two.T, 0.0))
     return result
 
 
-def _to_another_group(distances: Floats, apart: npt.NDArray[np.bool_]) -> Floats:
-    """For each of N images the distance to the nearest of another group, where there is one."""
-    nearest: Floats = np.where(apart, distances, np.inf).min(axis=1)
-    return nearest[np.isfinite(nearest)]
+def _spread(count: int) -> slice | npt.NDArray[np.int64]:
+    """Places of all of some images, or of 4096 of them."""
+    return slice(None) if count <= _MOST_COMPARED else np.linspace(0, count - 1, _MOST_COMPARED).astype(int)
+
+
+def _to_another_group(
+    distances: Callable[[Floats], Floats],
+    vectors: Floats,
+    own: npt.NDArray[np.int64],
+    groups: npt.NDArray[np.int64],
+) -> Floats:
+    """For each of some images the distance to the nearest training image of another group, if there is one.
+
+    Args:
+        distances: of B,F vectors to N training images, B,N.
+        own: the group of each vector; `groups` has those of the training images.
+    """
+    some, rows = _spread(len(vectors)), max(1, _BLOCK // len(groups))
+    vectors, own, nearest = vectors[some], own[some], []
+    for start in range(0, len(vectors), rows):
+        part = slice(start, start + rows)
+        nearest.append(np.where(own[part, None] != groups, distances(vectors[part]), np.inf).min(axis=1))
+    found: Floats = np.concatenate(nearest)
+    return found[np.isfinite(found)]

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from mcpmix.config import Config
 from mcpmix.core.errors import ModelError
@@ -15,6 +13,7 @@ from mcpmix.core.files import read_json, write_json
 from mcpmix.core.pixels import Pixels, as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.data.index import Arrays
+from mcpmix.generator.conditions import Conditions, Depths
 from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.generator import Generator, SamplingSettings, load_generator
@@ -23,9 +22,6 @@ from mcpmix.networks.weight_files import resolve
 CONTROLNET = "controlnet"
 """Folder of the weights to use, inside the generator's."""
 _LOOKS = "looks.json"  # in the folder of an adapted base
-
-_MARGIN = 0.025  # of the side: how far beyond the mask the depth of a lesion may reach
-_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class Looks:
 
 
 class CounterpartMaker:
-    """A generator and the conditions of training samples, N,2,S,S, as in fine-tuning.
+    """A generator and the conditions of training samples, as in fine-tuning.
 
     Args:
         looks: of the base; they take the place of the configured appearance.
@@ -75,15 +71,14 @@ class CounterpartMaker:
         self,
         generator: Generator,
         arrays: Arrays,
-        depths: np.ndarray,
+        depths: Depths,
         config: Config,
         looks: Looks | None = None,
     ) -> None:
         self.generator, self.arrays, self.config, self.looks = generator, arrays, config, looks
-        tuned, drawn = config.finetune, config.synthesis
+        drawn = config.synthesis
         self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
-        masks = torch.from_numpy(arrays.masks).float()
-        self.conditions = condition(masks, torch.from_numpy(depths), tuned.condition, tuned.depth_under_mask)
+        self.conditions = Conditions(arrays.masks, depths, config.finetune)
 
     def seed(self, request: Request) -> int:
         """The seed of a counterpart: a hash of run, sample id and replica."""
@@ -129,68 +124,9 @@ def draw_text(config: Config, looks: Looks | None, seed: int) -> str:
 
 
 def build_maker(
-    config: Config, generator: Path, arrays: Arrays, depths: np.ndarray, device: torch.device
+    config: Config, generator: Path, arrays: Arrays, depths: Depths, device: torch.device
 ) -> CounterpartMaker:
     """Load the base and, from the generator's folder, the ControlNet."""
     folder = resolve(config.generator.base, "pipeline")
     network = load_generator(load_base(folder).to(device), generator / CONTROLNET)
     return CounterpartMaker(network, arrays, depths, config, Looks.read(folder))
-
-
-def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tensor:
-    """B,2,H,W condition image of a ControlNet: mask and depth.
-
-    Args:
-        masks: B,H,W in {0, 1}.
-        depths: B,H,W in [0, 1].
-        use: "both", "mask" or "depth"; the other channel is zero.
-        under_mask: what depth shows under the mask: "keep", or "fill" for the continuation of what is around.
-            Depth alone is always kept: what was filled would tell where the mask is.
-    """
-    if under_mask == "fill" and use != "depth":
-        depths = fill_depth(depths, masks)
-    if use == "mask":
-        depths = torch.zeros_like(depths)
-    elif use == "depth":
-        masks = torch.zeros_like(masks)
-    return torch.stack([masks, depths], dim=1)
-
-
-def swapped_conditions(
-    own: Tensor, other: Tensor, depths: Tensor, use: str, under_mask: str
-) -> tuple[Tensor, Tensor]:
-    """Conditions B,2,H,W of two sets of masks, with the same depth; arguments as for `condition`.
-
-    Depth is filled under both masks. Filled under one mask each, depths would differ just where the masks do,
-    and a generator that sees nothing but depth would seem to follow the mask.
-    """
-    if under_mask == "fill" and use != "depth":
-        depths = fill_depth(depths, torch.maximum(own, other))
-    return condition(own, depths, use, "keep"), condition(other, depths, use, "keep")
-
-
-def fill_depth(depths: Tensor, masks: Tensor) -> Tensor:
-    """Depths B,H,W whose values under the masks, and a little around, continue those of the surroundings.
-
-    The depth of a real image shows its lesion. A generator that sees it there need not look at the mask, and
-    paints the old lesion under a new mask.
-    """
-    margin = max(1, round(_MARGIN * depths.shape[-1]))
-    hole = F.max_pool2d(masks[:, None].to(depths.dtype), 2 * margin + 1, stride=1, padding=margin)
-    known = 1 - hole
-    filled = _continued(depths[:, None] * known, known)
-    return torch.where(hole > 0, filled, depths[:, None])[:, 0]
-
-
-def _continued(values: Tensor, known: Tensor) -> Tensor:
-    """Fill B,1,H,W from ever coarser means of what is known; `values` are 0 where nothing is.
-
-    Down to one pixel in any case: an image must not depend on the others of its batch.
-    """
-    height, width = values.shape[-2:]
-    if height == width == 1:
-        return values / known.clamp(min=_NOTHING)
-    odd = (0, width % 2, 0, height % 2)
-    coarse = _continued(*(F.avg_pool2d(F.pad(part, odd), 2) for part in (values, known)))
-    fine = F.interpolate(coarse, scale_factor=2, mode="bilinear")[..., :height, :width]
-    return values + (1 - known) * fine

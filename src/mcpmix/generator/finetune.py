@@ -20,6 +20,7 @@ from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifac
 from mcpmix.data.index import Arrays, DatasetIndex, cache_of, load_arrays, training_digest
 from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
 from mcpmix.data.unlabelled import Unlabelled
+from mcpmix.generator.conditions import DepthMaps, Depths
 from mcpmix.generator.counterparts import CONTROLNET, Looks
 from mcpmix.generator.depth import read_depths, validation_records
 from mcpmix.generator.finetune_trainer import (
@@ -190,10 +191,10 @@ def _encode(
         if arrays is not None:
             words = [looks.words(digests[name]) for name in arrays.ids] if looks else []
             if config.finetune.condition == "mask":  # unlabelled images have no depth maps then
-                depths = np.zeros(arrays.masks.shape, np.float32)
+                depths: Depths = np.broadcast_to(np.float32(0), arrays.masks.shape)
             else:
-                depths = read_depths(depth.folder, arrays.ids)
-            kept = out / _LATENTS / str(len(sets)) if leads else None
+                depths = DepthMaps(depth.folder, arrays.ids)
+            kept = out / _LATENTS / f"{len(sets)}.f32" if leads else None
             sets.append(prepare(base, arrays, depths, config, words, progress, kept))
     examples, first = sets[0], sets[1] if more is not None else None
     networks = build_networks(base, config.finetune, runtime)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from mcpmix.config import Config, FinetuneConfig
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import TrainingError
-from mcpmix.core.pixels import as_images
+from mcpmix.core.pixels import Pixels, as_images
 from mcpmix.core.processes import Processes
 from mcpmix.core.progress import SILENT, Advance, Progress
 from mcpmix.core.seeds import numpy_rng, torch_rng
-from mcpmix.core.training import JsonLines, build_adamw, load_state, run_steps, save_state, warm_up
+from mcpmix.core.training import JsonLines, build_adamw, run_steps, warm_up
 from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.index import Arrays
-from mcpmix.generator.counterparts import condition
+from mcpmix.generator.conditions import Conditions, Depths
 from mcpmix.networks.diffusion import (
     Autoencoder,
     Batch,
@@ -59,11 +59,11 @@ _LOG_EVERY = 10
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """All that a step reads, in memory: neither VAE nor text encoder is needed any more."""
+    """All that a step reads: neither VAE nor text encoder is needed any more."""
 
-    latents: Tensor  # V,U,N,C,h,w, one per view (symmetry of the square) and tint
-    conditions: Tensor  # N,2,H,W mask and depth; a baseline may have other channels
-    masks: Tensor  # N,H,W, also where the condition leaves them out
+    latents: npt.NDArray[np.float32]  # V,U,N,C,h,w, by view (symmetry of the square) and tint; mapped
+    conditions: Conditions | Tensor  # N,2,H,W mask and depth; a baseline may have other channels
+    masks: Pixels  # N,H,W in {0, 1}, also where the condition leaves them out
     text: Tensor  # T,L,C embeddings of the empty prompt, of the full one, and of the full one with each look
     text_of: np.ndarray  # (N,) which of them is that of an image
     dropout: tuple[float, ...]  # how often each channel of the condition is blank
@@ -90,11 +90,11 @@ def draw(
     def batch(rows: slice) -> Batch:
         kept = torch.from_numpy(keep[rows]).float()[:, :, None, None]
         return Batch(
-            clean=data.latents[view, tint[rows], chosen[rows]],
+            clean=torch.from_numpy(data.latents[view, tint[rows], chosen[rows]]),
             noise=noise[rows],
             t=torch.from_numpy(t[rows]),
             shown=turn(data.conditions[chosen[rows]], view) * kept,
-            masks=turn(data.masks[chosen[rows]], view),
+            masks=turn(torch.from_numpy(data.masks[chosen[rows]]).float(), view),
             text=data.text[prompted[rows]],
         )
 
@@ -104,7 +104,7 @@ def draw(
 def prepare(
     base: DiffusionBase,
     arrays: Arrays,
-    depths: npt.NDArray[np.float32],
+    depths: Depths,
     config: Config,
     looks: Sequence[str | None] = (),
     progress: Progress = SILENT,
@@ -113,36 +113,52 @@ def prepare(
     """Encode every view of every image and all prompts, once.
 
     Args:
-        depths: N,S,S in [0, 1].
         looks: words that the prompt of each image gets; empty: none gets any.
-        kept: folder for the latents of each view, so that a killed stage need not encode them again.
+        kept: file for the latents, so that a killed stage goes on after the last images that it encoded.
     """
-    settings, images = config.finetune, as_images(arrays.images)
-    turns, tints = view_counts(settings, len(images))
-    latents, views = [], turns * tints
-    with progress.track(f"encoding {len(images)} images in {views} views", len(images) * views) as advance:
-        for view, tint in product(range(turns), range(tints)):
-            file = None if kept is None else kept / f"{view}-{tint}.safetensors"
-            if file is not None and file.exists():
-                latents.append(load_state(file))
-                advance(len(images))
-                continue
-            colour = draw_colour(len(images), torch_rng("tint", config.seed, view, tint), settings.colour)
-            latents.append(encode_all(base.vae, turn(apply_colour(colour, images), view), advance))
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                save_state(file, latents[-1])
-    masks, prompt = torch.from_numpy(arrays.masks).float(), config.generator.prompt.text
+    settings, prompt = config.finetune, config.generator.prompt.text
     words = sorted({look for look in looks if look})
-    rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(images)
+    rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(arrays)
     return TrainingSet(
-        latents=torch.stack(latents).unflatten(0, (turns, tints)),
-        conditions=condition(masks, torch.from_numpy(depths), settings.condition, settings.depth_under_mask),
-        masks=masks,
+        latents=_encode_views(base.vae, arrays.images, settings, config.seed, kept, progress),
+        conditions=Conditions(arrays.masks, depths, settings),
+        masks=arrays.masks,
         text=embed_prompts(base, ["", prompt, *(f"{prompt} {look}" for look in words)]),
         text_of=np.array(rows),
         dropout=(settings.mask_dropout, settings.depth_dropout),
     )
+
+
+def _encode_views(
+    vae: Autoencoder,
+    images: Pixels,
+    settings: FinetuneConfig,
+    seed: int,
+    kept: Path | None,
+    progress: Progress,
+) -> npt.NDArray[np.float32]:
+    """Latents of all views, V,U,N,C,h,w, on disk: one view after the other, a few images at a time."""
+    count, (turns, tints) = len(images), view_counts(settings, len(images))
+    latent = encode_all(vae, as_images(images[:1]))[0]
+    row, total = 4 * latent.numel(), turns * tints * count
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile() if kept is None else kept.open("a+b") as file:
+        views, rest = divmod(file.seek(0, 2) // row, count)
+        done = views * count + rest // _ENCODED * _ENCODED
+        file.truncate(done * row)
+        with progress.track(f"encoding {count} images in {turns * tints} views", total, done) as advance:
+            while done < total:
+                view, tint = divmod(done // count, tints)
+                colour = draw_colour(count, torch_rng("tint", seed, view, tint), settings.colour)
+                for start in range(done % count, count, _ENCODED):
+                    part = slice(start, start + _ENCODED)
+                    shown = turn(apply_colour(colour.part(part), as_images(images[part])), view)
+                    file.write(encode_all(vae, shown, advance).numpy().tobytes())
+                    file.flush()  # a kill leaves whole rows
+                done += count - done % count
+        shape = (turns, tints, count, *latent.shape)
+        return np.asarray(np.memmap(file, np.float32, "r", shape=shape))
 
 
 def encode_all(vae: Autoencoder, images: Tensor, advance: Advance | None = None) -> Tensor:

@@ -4,7 +4,7 @@ Each group of the training part is judged by a network that has not seen it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,22 @@ class Judge:
             groups: the training group under whose mask each image was made, to be judged by the network that
                 did not see it. None, or a group that is not of the training part: the mean of all networks.
         """
-        folds = [self.fold_of.get(group) for group in groups] if groups else [None] * len(images)
         result = np.empty(images.shape[:3], np.float32)
+        for places, found in self.in_parts(images, groups):
+            result[places] = found
+        return result
+
+    def in_parts(
+        self, images: Pixels, groups: Sequence[str] | None = None
+    ) -> Iterator[tuple[list[int], npt.NDArray[np.float32]]]:
+        """Some places in the images at a time, and the probabilities there; arguments as above."""
+        folds = [self.fold_of.get(group) for group in groups] if groups else [None] * len(images)
         for fold in dict.fromkeys(folds):
             chosen = [place for place, other in enumerate(folds) if other == fold]
             networks = None if fold is None else [self.networks[fold]]
-            result[chosen] = self.answers(images[chosen], networks).mean(axis=0)
-        return result
+            for start in range(0, len(chosen), _BATCH):
+                places = chosen[start : start + _BATCH]
+                yield places, self.answers(images[places], networks).mean(axis=0)
 
     def dice(self, images: Pixels, masks: Pixels, groups: Sequence[str] | None = None) -> Floats:
         """Alignment: Dice of what the judge finds against B,S,S masks, B values; see `probabilities`."""
@@ -177,10 +186,8 @@ def dice_of(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic]) -> Flo
 
 def chance_dice(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic], groups: Sequence[str]) -> float:
     """Mean Dice of B,H,W hard masks against the masks of other groups; 0 where there is one group only."""
-    places = np.linspace(0, len(found) - 1, min(len(found), _MOST_COMPARED)).astype(int)
-    names = np.asarray(groups)[places]
-    one = found[places].reshape(len(places), -1).astype(np.float32)
-    two = masks[places].reshape(len(places), -1).astype(np.float32)
+    names = np.asarray(groups)
+    one, two = (part.reshape(len(part), -1).astype(np.float32) for part in (found, masks))
     total = one.sum(1)[:, None] + two.sum(1)[None]
     dice = np.where(total > 0, 2 * (one @ two.T) / np.maximum(total, 1), 1.0)
     apart = names[:, None] != names[None]
@@ -239,15 +246,22 @@ def train_judge(
     for fold, checkpoint in enumerate(checkpoints):
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         seen = np.flatnonzero(folds != fold)
-        images = as_images(arrays.images[seen])
-        masks = torch.from_numpy(arrays.masks[seen])[:, None].float()
         networks.append(
-            _train_fold(images, masks, settings, seed_for(seed, fold), device, checkpoint, progress)
+            _train_fold(arrays, seen, settings, seed_for(seed, fold), device, checkpoint, progress)
         )
     judge = Judge(networks, fold_of, {}, device=device)
-    found = judge.probabilities(arrays.images, groups) > 0.5
-    dice = dice_of(found, arrays.masks)
-    judge.chance = chance_dice(found, arrays.masks, groups)
+    compared = np.linspace(0, len(arrays) - 1, min(len(arrays), _MOST_COMPARED)).astype(int)
+    dice = np.empty(len(arrays))
+    answers: dict[int, npt.NDArray[np.bool_]] = {}
+    for some, probabilities in judge.in_parts(arrays.images, groups):
+        found = probabilities > 0.5
+        dice[some] = dice_of(found, arrays.masks[some])
+        answers |= {place: mask for place, mask in zip(some, found, strict=True) if place in compared}
+    judge.chance = chance_dice(
+        np.stack([answers[place] for place in compared]),
+        arrays.masks[compared],
+        [groups[place] for place in compared],
+    )
     judge.real = {name: float(value) for name, value in zip(arrays.ids, dice, strict=True)}
     # Networks first, the facts last: a folder with facts is complete.
     description = {"name": settings.network, "variant": settings.variant, "size": arrays.images.shape[1]}
@@ -278,15 +292,15 @@ def load_judge(folder: Path, device: torch.device | str = "cpu", *, trust: bool 
 
 
 def _train_fold(
-    images: Tensor,
-    masks: Tensor,
+    arrays: Arrays,
+    seen: npt.NDArray[np.int64],
     settings: JudgeConfig,
     seed: int,
     device: torch.device | str,
     checkpoint: Path,
     progress: Progress,
 ) -> nn.Module:
-    """A network trained on N,3,S,S images in [0, 1] and N,1,S,S masks."""
+    """A network trained on the images and masks at some places."""
     seed_everything("judge", seed)
     network = build_segmenter(settings.network, settings.variant, settings.weights, settings.options)
     network = network.to(device).train()
@@ -296,10 +310,14 @@ def _train_fold(
     def loss(index: int) -> Tensor:
         seed_everything("judge-step", seed, index)  # dropout inside the network
         rng = torch_rng("judge-batch", seed, index)
-        drawn = torch.randint(len(images), (count,), generator=rng)
+        drawn = seen[torch.randint(len(seen), (count,), generator=rng)]
+        images, masks = (
+            as_images(arrays.images[drawn]),
+            torch.from_numpy(arrays.masks[drawn])[:, None].float(),
+        )
         geometry = draw_geometry(count, rng, rotate=_ROTATE, scale=_SCALE, flip=True)
-        pictures = vary_colour(apply_geometry(geometry, images[drawn]), rng, settings.colour).to(device)
-        targets = apply_geometry(geometry, masks[drawn], mode="nearest").to(device)
+        pictures = vary_colour(apply_geometry(geometry, images), rng, settings.colour).to(device)
+        targets = apply_geometry(geometry, masks, mode="nearest").to(device)
         logits = network(normalise(pictures))
         # Soft Dice as well, for lesions are small: under cross-entropy alone a network finds none of them for
         # the first hundred steps.

@@ -17,13 +17,14 @@ import numpy.typing as npt
 from mcpmix.config import Config
 from mcpmix.core.device import setup
 from mcpmix.core.errors import DataError
+from mcpmix.core.on_demand import OnDemand
 from mcpmix.core.pixels import Pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.core.stage_folder import Artifact
 from mcpmix.data.index import Arrays
 from mcpmix.data.sample import read_image
+from mcpmix.generator.conditions import DepthMaps
 from mcpmix.generator.counterparts import build_maker, make_filled
-from mcpmix.generator.depth import read_depths
 from mcpmix.generator.ledger import Review, admitted_replicas, read_rows
 from mcpmix.generator.workers import Make, Request, WorkerPool
 
@@ -263,7 +264,7 @@ def open_source(
     """
     synthesis, drawn_by = config.synthesis, seed_for(config.seed, seed)
     numbers: list[Sequence[int]]
-    images: dict[Request, Pixels] = {}
+    images: Mapping[Request, Pixels] = {}
     if edits is not None:
         numbers = [range(len(config.editor.instructions))] * len(train)
         return PairSource(Plan(numbers, drawn_by), read_bank(edits.folder, numbers, train))
@@ -304,25 +305,28 @@ def read_bank(
     stored: Sequence[Sequence[int]],
     train: Arrays,
     files: Mapping[tuple[str, int], str] | None = None,
-) -> dict[Request, Pixels]:
-    """All images of a bank, given the replica numbers of each training sample; REAL is its real image.
+) -> OnDemand[Request, Pixels]:
+    """The images of a bank, given the replica numbers of each training sample; REAL is its real image.
 
     Args:
         files: by id and replica number; those that are not named lie at `images/<id>/<replica>.png`.
     """
     places = files or {}
-    return {
-        Request(place, replica): train.images[place]
-        if replica == REAL
-        else read_image(folder / places.get((name, replica), f"images/{name}/{replica}.png"))
-        for place, (name, numbers) in enumerate(zip(train.ids, stored, strict=True))
-        for replica in numbers
-    }
+
+    def read(request: Request) -> Pixels:
+        if request.replica == REAL:
+            return train.images[request.index]
+        name = train.ids[request.index]
+        file = places.get((name, request.replica), f"images/{name}/{request.replica}.png")
+        return read_image(folder / file)
+
+    keys = {Request(place, number) for place, numbers in enumerate(stored) for number in numbers}
+    return OnDemand(keys, read)
 
 
 def _prepare(config: Config, generator: Path, train: Arrays, depth: Path) -> Make:
     """Build the generator inside a worker; one thread, so that no result depends on how many share a CPU."""
     settings = config.runtime
     runtime = setup(settings.device, settings.precision, 1, settings.deterministic)
-    maker = build_maker(config, generator, train, read_depths(depth, train.ids), runtime.device)
+    maker = build_maker(config, generator, train, DepthMaps(depth, train.ids), runtime.device)
     return partial(make_filled, maker, batch_size=config.synthesis.batch_size)

@@ -11,8 +11,8 @@ from mcpmix.data.index import DatasetIndex, cache_of, load_arrays
 from mcpmix.data.leakage import SeenImage, require_parents, seen_by_generator
 from mcpmix.generator.admission import Admission, open_admission
 from mcpmix.generator.bank import Bank, contact_sheet, draw_histogram
+from mcpmix.generator.conditions import DepthMaps
 from mcpmix.generator.counterparts import build_maker
-from mcpmix.generator.depth import read_depths
 from mcpmix.generator.ledger import LEDGER, Ledger, damaged, read_verified
 from mcpmix.networks.features import features_digest
 from mcpmix.networks.weight_files import resolve
@@ -99,7 +99,7 @@ def _open_bank(
     require_parents(records, [record for record in index.records if record.split != "train"], seen)
     ledger = Ledger(folder / LEDGER, root)
     arrays = load_arrays(records, config.data.size, cache)
-    depths = read_depths(depth.folder, arrays.ids)
+    depths = DepthMaps(depth.folder, arrays.ids)
     maker = build_maker(config, generator.folder, arrays, depths, runtime.device)
     synthesis = config.synthesis
     facts = {name: getattr(synthesis, name) for name in _IN_ROWS} | {"generator": generator.digest}

@@ -21,7 +21,8 @@ from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.seeds import seed_for, torch_rng
 from mcpmix.core.training import JsonLines
 from mcpmix.data.index import Arrays
-from mcpmix.generator.counterparts import CONTROLNET, condition, swapped_conditions
+from mcpmix.generator.conditions import condition, swapped_conditions
+from mcpmix.generator.counterparts import CONTROLNET
 from mcpmix.generator.finetune_trainer import LOG, Networks, encode_all
 from mcpmix.generator.judge import Judge
 from mcpmix.networks.diffusion import Autoencoder, Batch, denoising_error, load_base
@@ -48,7 +49,7 @@ class HeldOut:
     @classmethod
     def encode(cls, arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> Self:
         """Encode images; depths are N,S,S in [0, 1]."""
-        images, masks = as_images(arrays.images), torch.from_numpy(arrays.masks).float()
+        images, masks = as_images(arrays.images), torch.from_numpy(np.array(arrays.masks)).float()
         return cls(arrays.ids, images, encode_all(vae, images), masks, torch.from_numpy(depths).float())
 
     @property

@@ -369,7 +369,7 @@ class Trainer:
         for start in range(0, len(self.validation.ids), self.config.train.batch_size):
             part = slice(start, start + self.config.train.batch_size)
             images = as_images(self.validation.images[part], self.runtime.device)
-            masks = torch.from_numpy(self.validation.masks[part])[:, None].to(self.runtime.device)
+            masks = torch.from_numpy(np.array(self.validation.masks[part]))[:, None].to(self.runtime.device)
             with self.runtime.autocast():
                 logits = network(normalise(images))
             accumulator.update(logits > 0, masks.bool())

@@ -10,7 +10,7 @@ from mcpmix import phantom
 from mcpmix.core import training
 from mcpmix.core.errors import DataError
 from mcpmix.data.dataset import PRETRAINING_SEED
-from mcpmix.generator.counterparts import condition
+from mcpmix.generator.conditions import condition
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.generator import load_control
 from tools.pretrain import control

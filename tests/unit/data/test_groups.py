@@ -69,6 +69,19 @@ def test_short_runs_join_the_closer_side():
     assert _joined(before, gaps).tolist() == [0] * 7 + [1] * 6
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_join_as_if_all_were_looked_at_for_each(seed):
+    rng = np.random.default_rng(seed)
+    gaps = rng.choice([0.01, 0.2, 0.3, 0.4], 60) if seed % 2 else rng.random(60)
+    starts = [0, *(np.flatnonzero(rng.random(60) < 0.05 * (1 + seed)) + 1).tolist(), 61]
+    before, sides = np.repeat(np.arange(len(starts) - 1), np.diff(starts)), [np.inf, *gaps, np.inf]
+    while len(starts) > 2 and min(np.diff(starts)) < 5:
+        place = int(np.argmin(np.diff(starts)))
+        left = sides[starts[place]] <= sides[starts[place + 1]] and place > 0
+        del starts[place if left or place + 2 == len(starts) else place + 1]
+    assert np.array_equal(_joined(before, gaps), np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
+
+
 def test_an_order_that_means_nothing_is_told_apart():
     pictures = [frame for seed in range(8) for frame in video(seed, 8)]
     shuffled = [pictures[place] for place in np.random.default_rng(1).permutation(len(pictures))]

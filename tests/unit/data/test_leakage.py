@@ -7,14 +7,14 @@ import pytest
 from PIL import Image
 
 from mcpmix.core.errors import DataError
-from mcpmix.data.audit import Audit, inspect_all, square
 from mcpmix.data.dataset import build_index
 from mcpmix.data.index import DatasetIndex
 from mcpmix.data.leakage import (
     LeakSearch,
+    LookSearch,
     SeenImage,
     closest,
-    feature_matches,
+    fingerprints,
     images_of,
     leak_text,
     look_of,
@@ -22,7 +22,6 @@ from mcpmix.data.leakage import (
     read_seen,
     require_parents,
     seen_by_generator,
-    whitened,
     write_seen,
 )
 from mcpmix.data.sample import Sample, pixel_digest
@@ -232,106 +231,35 @@ def test_of_several_matches_the_closest_counts():
     assert "of 256 signs differ, correlation 0.9" in best[0].how
 
 
-# --- by features -------------------------------------------------------------------------------------------
+def looks_of(greys):
+    """Looks with these grey versions, N,32,32, and signs that fit them roughly."""
+    signs = np.diff(greys.astype(int)[:, ::2, :], axis=2)[:, :, ::2][:, :, :16] > 0
+    packed = np.packbits(signs.reshape(len(greys), -1), axis=1)
+    return [base64.b64encode(a.tobytes() + b.tobytes()).decode() for a, b in zip(packed, greys, strict=True)]
 
 
-def brute(units, groups, first, second):
-    """The rule as it is written down, one pair at a time."""
-    distance = np.array([[1 - float(a @ b) for b in units] for a in units])
-    nearest = [
-        min(distance[i, j] for j in range(len(units)) if groups[i] != groups[j]) for i in range(len(units))
+@pytest.mark.parametrize("kind", ["noise", "clusters", "one colour among them", "few axes"])
+def test_the_tree_finds_what_comparing_all_finds(kind):
+    rng = np.random.default_rng(7)
+    scenes = rng.integers(0, 256, (60, 32, 32)).astype(float)
+    if kind == "noise":
+        greys = rng.integers(0, 256, (400, 32, 32))
+    elif kind == "few axes":  # all differ along two axes only
+        greys = 128 + np.tensordot(rng.normal(0, 9, (400, 2)), rng.normal(0, 3, (2, 32, 32)), 1)
+    else:  # near-duplicates on both sides of both limits
+        greys = scenes[rng.integers(60, size=600)] + rng.normal(
+            0, rng.uniform(2, 30, (600, 1, 1)), (600, 32, 32)
+        )
+    if kind == "one colour among them":
+        greys[::7] = 90
+    looks = looks_of(np.clip(greys, 0, 255).astype(np.uint8))
+    signs, levels = fingerprints(looks)
+    different = (signs[:, None] != signs[None]).sum(axis=2)
+    expected = np.argwhere((different <= 48) & (levels @ levels.T >= 0.975))
+    found = [(match.first, match.second) for match in matches(looks, looks)]
+    assert found == list(map(tuple, expected.tolist()))  # in this order too
+    assert kind == "noise" or len(found) > len(looks)
+    search = LookSearch(looks)
+    assert [(m.first, m.second) for m in search.matches(looks[5:9])] == [
+        (a - 5, b) for a, b in found if 5 <= a < 9
     ]
-    usual = np.percentile(nearest, 90)
-    return {(i, j) for i in first for j in second if i != j and distance[i, j] < 0.05 * usual}
-
-
-def test_feature_matches_agree_with_the_rule():
-    features = RNG.normal(size=(60, 9)) @ RNG.normal(size=(9, 9)) + 5  # correlated, away from 0
-    features[50:55] = features[:5] + RNG.normal(0, 1e-3, (5, 9))
-    features = features.astype(np.float32)
-    groups = [f"g{number // 2}" for number in range(60)]
-    first, second = list(range(45, 60)), list(range(45))
-    found = {(pair.first, pair.second) for pair in feature_matches(features, groups, first, second)}
-    assert found == brute(whitened(features), groups, first, second)
-    assert found >= {(50 + number, number) for number in range(5)}
-    assert len(found) < 10
-
-
-def test_what_is_whitened_has_equal_spread_and_norm_one():
-    features = (RNG.normal(size=(400, 6)) * [100, 10, 1, 1, 1, 1]).astype(np.float32)
-    units = whitened(features)
-    assert units.shape == (400, 6)
-    np.testing.assert_allclose(np.linalg.norm(units, axis=1), 1, rtol=1e-5)
-    spread = units.std(axis=0)
-    assert spread.max() / spread.min() < 1.2
-    assert whitened(features[:40]).shape == (40, 6)
-    assert whitened(features[:8]).shape == (8, 2)  # a quarter of the images
-    assert np.isfinite(whitened(np.ones((50, 3), np.float32))).all()
-
-
-def test_independent_pictures_do_not_flood():
-    features = RNG.normal(size=(500, 64)).astype(np.float32)
-    names = [str(number) for number in range(500)]
-    assert list(feature_matches(features, names, range(250), range(250, 500))) == []
-
-
-def test_too_few_images_or_one_group_say_nothing():
-    features = RNG.normal(size=(40, 4)).astype(np.float32)
-    features[1:31:2] = features[0:30:2]  # most images have a copy
-    names = [str(number) for number in range(40)]
-    assert list(feature_matches(features, names, [0], [1]))
-    assert list(feature_matches(features[:38], names[:38], [0], [1])) == []
-    assert list(feature_matches(features, ["one"] * 40, [0], [1])) == []
-    assert list(feature_matches(features, names, [], [1])) == []
-
-
-def blobs(seed):
-    rng = np.random.default_rng(seed)
-    rows, columns = np.mgrid[0:64, 0:64]
-    image = np.zeros((64, 64, 3))
-    for _ in range(6):
-        row, column, size = rng.uniform(5, 59), rng.uniform(5, 59), rng.uniform(4, 12)
-        blob = np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / size**2)
-        image += blob[..., None] * rng.uniform(20, 200, 3)
-    return np.clip(image, 0, 255).astype(np.uint8)
-
-
-def histogram_phi(pixels):
-    """Does not see how a picture is turned: histograms of its channels."""
-    assert pixels.shape[1:] == (128, 128, 3)
-    assert pixels.dtype == np.uint8
-    return np.array(
-        [[np.histogram(image[..., c], 8, (0, 256))[0] for c in range(3)] for image in pixels], np.float32
-    ).reshape(len(pixels), -1)
-
-
-@pytest.fixture
-def samples(tmp_path):
-    made = []
-    for number in range(64):
-        image, mask = tmp_path / f"s{number:02}.png", tmp_path / f"m{number:02}.png"
-        pixels = blobs(number)
-        if number == 63:
-            pixels = np.rot90(blobs(0)).copy()  # the hash does not see that it is number 0
-        Image.fromarray(pixels).save(image)
-        Image.fromarray(np.pad(np.full((9, 9), 255, np.uint8), (20, 35))).save(mask)
-        made.append(Sample(image.stem, image, mask, image.stem, "x"))
-    return made
-
-
-def test_a_turned_copy_across_the_split_is_found_by_features_only(samples):
-    parts = {sample.id: "test" if number >= 50 else "train" for number, sample in enumerate(samples)}
-    audit = Audit(inspect_all(samples, phi=histogram_phi), parts)
-    assert audit.near == {}
-    assert {name: other for name, (other, _) in audit.alike.items()} == {"s63": "s00"}
-    finding = next(finding for finding in audit.findings if "features" in finding.title)
-    assert finding.ids == ("s63", "s00")
-    assert finding.items[0].startswith("test s63 ~ train s00 (distance 0.0000, usual ")
-    assert audit.warned
-    without = Audit(inspect_all(samples), parts)
-    assert without.alike == {}
-    assert not without.warned
-
-
-def test_phi_sees_squares():
-    assert square(np.zeros((10, 300, 3), np.uint8)).shape == (128, 128, 3)

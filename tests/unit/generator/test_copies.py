@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from mcpmix.data.index import Arrays
+from mcpmix.generator import copies
 from mcpmix.generator.copies import Calibration, CopyCheck, copy_problems, near_duplicates, pictures
 
 
@@ -197,3 +198,18 @@ def test_near_duplicates_are_near_but_not_equal():
     assert (gap < 0.06).all()
     assert twins.min() >= 0
     assert twins.max() <= 1
+
+
+def test_of_many_images_some_are_compared_with_all_others(gallery, monkeypatch):
+    check, images = gallery
+    groups = [f"g{i // 2}" for i in range(40)]
+    monkeypatch.setattr(copies, "_MOST_COMPARED", 8)
+    monkeypatch.setattr(copies, "_BLOCK", 100)  # two rows of 40 at a time
+    few = CopyCheck(MeanColour(), arrays(images[:40]), groups, arrays(images[40:], "v"), seed=0)
+    some, unseen = np.linspace(0, 39, 8).astype(int), np.linspace(0, 19, 8).astype(int)
+    for kind, all_of in check.calibrations.items():
+        scale = few.unit / check.unit if kind == "features" else 1.0
+        expected = np.concatenate([all_of.strangers[some], all_of.strangers[40 + unseen]])
+        assert few.calibrations[kind].strangers * scale == pytest.approx(expected, abs=1e-9)
+        assert few.calibrations[kind].twins * scale == pytest.approx(all_of.twins)
+    assert few.unit == pytest.approx(check.unit, rel=0.3)

@@ -18,6 +18,7 @@ from mcpmix.data.index import DatasetIndex, load_arrays
 from mcpmix.data.leakage import read_seen
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator import depth, finetune
+from mcpmix.generator.conditions import condition
 from mcpmix.generator.counterparts import build_maker
 from mcpmix.generator.depth import read_depths
 from mcpmix.generator.finetune_trainer import prepare
@@ -91,8 +92,11 @@ def test_training_and_synthesis_show_the_same_depth(make_config, random_models, 
     depths = read_depths(done.depth.folder, arrays.ids)
     trained = prepare(load_base(random_models / "pipeline"), arrays, depths, config).conditions
     made = build_maker(config, done.generator.folder, arrays, depths, CPU).conditions
-    assert torch.equal(trained, made)
-    assert torch.equal(trained[:, 1], torch.from_numpy(depths)) == (way == "keep")
+    every, masks = range(len(arrays)), torch.from_numpy(arrays.masks).float()
+    assert torch.equal(trained[every], made[every])
+    # Made one by one, they are those of all together.
+    assert torch.equal(trained[every], condition(masks, torch.from_numpy(depths), "both", way))
+    assert torch.equal(trained[every][:, 1], torch.from_numpy(depths)) == (way == "keep")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +202,7 @@ def test_unlabelled_images_come_first_and_are_listed_as_seen(begun, frames, tmp_
     (labelled, _), (more, depths) = sets
     assert labelled.ids == tuple(record.id for record in index.part("train"))
     assert more.ids == (pool.ids[0], pool.ids[2])
-    assert depths.any() == (condition == "both")
+    assert depths[[0, 1]].any() == (condition == "both")
     assert (tmp_path / "small" / "depth" / f"{pool.ids[0]}.png").exists() == (condition == "both")
     assert made.manifest["counts"]["steps"] == 2 + 2
     for place in (made.folder, made / "controlnet"):

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from mcpmix.core.device import Runtime
+from mcpmix.core.pixels import as_images
 from mcpmix.core.processes import Processes
+from mcpmix.core.seeds import torch_rng
+from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.index import Arrays
 from mcpmix.generator import finetune_trainer
 from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, draw, prepare, turn
@@ -30,9 +33,9 @@ def data(base):
     rng = torch.Generator().manual_seed(0)
     masks = (torch.rand(5, 32, 32, generator=rng) < 0.3).float()
     return TrainingSet(
-        latents=torch.randn(2, 2, 5, base.unet.config.in_channels, 4, 4, generator=rng),
+        latents=torch.randn(2, 2, 5, base.unet.config.in_channels, 4, 4, generator=rng).numpy(),
         conditions=torch.stack([masks, torch.rand(5, 32, 32, generator=rng)], dim=1),
-        masks=masks,
+        masks=masks.byte().numpy(),
         text=torch.randn(2, 3, base.unet.config.cross_attention_dim, generator=rng),
         text_of=np.ones(5, int),
         dropout=(0.0, 0.1),
@@ -54,8 +57,8 @@ def steps(base, data, make_config, tmp_path):
         examples = data
         if exact:
             networks.unet.double(), networks.trained.double(), networks.average.double()
-            exact_parts = {name: getattr(data, name).double() for name in ("latents", "conditions", "text")}
-            examples = dataclasses.replace(data, **exact_parts)
+            exact_parts = {name: getattr(data, name).double() for name in ("conditions", "text")}
+            examples = dataclasses.replace(data, latents=data.latents.astype(np.float64), **exact_parts)
         trainer = Trainer(networks, examples, config, runtime, processes or Processes())
         losses = [trainer.step(index)[0] for index in range(count)]
         return losses, networks.trained.state_dict(), trainer
@@ -233,3 +236,20 @@ def test_a_batch_shows_image_mask_and_depth_in_one_view(data, make_config, tmp_p
     assert torch.equal(part.shown[:, 0], part.masks)
     for name, value in vars(part).items():
         assert torch.equal(value, vars(whole)[name][2:5]), name
+
+
+def test_latents_on_disk_are_those_of_each_view_and_a_killed_call_goes_on(base, make_config, tmp_path):
+    config = make_config(tmp_path, "finetune.augment=true", "finetune.colour=1")
+    images = np.random.default_rng(0).integers(0, 255, (11, 32, 32, 3), np.uint8)
+    arrays = Arrays(tuple("abcdefghijk"), images, np.zeros((11, 32, 32), np.uint8))
+    depths, kept = np.zeros((11, 32, 32), np.float32), tmp_path / "latents.f32"
+    whole = prepare(base, arrays, depths, config, kept=kept).latents
+    assert whole.shape[:3] == (8, 3, 11)
+    colour = draw_colour(11, torch_rng("tint", config.seed, 5, 1), 1.0)
+    shown = turn(apply_colour(colour, as_images(images)), 5)
+    assert np.array_equal(whole[5, 1], finetune_trainer.encode_all(base.vae, shown).numpy())
+    content = kept.read_bytes()
+    for share in (0.0, 0.3, 0.51, 1.0):
+        kept.write_bytes(content[: round(share * len(content))])
+        assert np.array_equal(prepare(base, arrays, depths, config, kept=kept).latents, whole)
+    assert np.array_equal(prepare(base, arrays, depths, config).latents, whole)

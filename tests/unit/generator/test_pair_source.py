@@ -240,7 +240,7 @@ def test_bank_draws_one_replica_of_the_right_parent_each_epoch(bank_folder):
 def test_damaged_image_of_the_bank_is_named(bank_folder):
     (bank_folder / "images" / "b" / "1.png").write_bytes(b"not a picture")
     with pytest.raises(DataError, match=r"b/1\.png"):
-        bank_in(bank_folder, [[0, 1, 2]] * 2)
+        bank_in(bank_folder, [[1]] * 2).take(1, np.arange(2))
 
 
 def arrays():

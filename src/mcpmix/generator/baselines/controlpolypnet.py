@@ -106,9 +106,9 @@ def train_painter(
     tuned = config.model_copy(update={"finetune": settings})
     base, arrays = resolve(config.generator.base, "pipeline"), real.arrays
     loaded = load_base(base).to(runtime.device)
-    depths = np.zeros(arrays.masks.shape, np.float32)
+    depths = np.broadcast_to(np.float32(0), arrays.masks.shape)
     examples = prepare(loaded, arrays, depths, tuned, progress=progress)
-    painted = paint(as_images(arrays.images), torch.from_numpy(arrays.masks))
+    painted = paint(as_images(arrays.images), torch.from_numpy(np.array(arrays.masks)))
     examples = replace(examples, conditions=painted, dropout=(0.0,) * _COLOURS)
     networks = build_networks(loaded, settings, runtime, conditions=_COLOURS)
     train(Trainer(networks, examples, tuned, runtime, Processes()), folder, progress, title=METHOD)
@@ -167,7 +167,7 @@ def place_lesion(real: Real, places: Surroundings, seed: int) -> tuple[int, Pixe
     others = [place for place in lesions if place != row] or lesions
     for _ in range(CANDIDATES):
         other, view = int(rng.choice(others)), int(rng.integers(8))
-        mask = turn(torch.from_numpy(arrays.masks[other]), view).numpy()
+        mask = turn(torch.from_numpy(np.array(arrays.masks[other])), view).numpy()
         if own.any():
             move = np.subtract(ndimage.center_of_mass(own), ndimage.center_of_mass(mask))
             mask = np.maximum(own, ndimage.shift(mask, np.round(move), order=0))

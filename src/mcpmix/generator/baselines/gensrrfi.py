@@ -35,7 +35,8 @@ from mcpmix.generator.baselines.labelled_set import (
     set_key,
     steps_of,
 )
-from mcpmix.generator.counterparts import CONTROLNET, condition
+from mcpmix.generator.conditions import condition
+from mcpmix.generator.counterparts import CONTROLNET
 from mcpmix.generator.finetune_trainer import turn
 from mcpmix.networks.diffusion import load_base, noise_schedule
 from mcpmix.networks.generator import load_generator
@@ -111,7 +112,7 @@ def train_masks(
 ) -> torch.nn.Module:
     """A denoiser of masks N,S,S, in all symmetries of the square; its averaged weights."""
     side, size = min(_LARGEST_SIDE, config.data.size // _SHRINK), batch_of(config)
-    small = 2 * F.adaptive_avg_pool2d(torch.from_numpy(masks)[:, None].float(), side) - 1
+    small = 2 * F.adaptive_avg_pool2d(torch.from_numpy(np.array(masks))[:, None].float(), side) - 1
     unet = new_mask_unet(side, seed_for(METHOD, config.seed) % 2**32).to(runtime.device)
     average = AveragedModel(unet, multi_avg_fn=get_ema_multi_avg_fn(config.finetune.ema_decay))
     schedule = noise_schedule(mask_scheduler())

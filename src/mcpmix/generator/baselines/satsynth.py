@@ -76,14 +76,15 @@ def train_jointly(
     arrays, prompt, size = real.arrays, config.generator.prompt.text, config.data.size
     base = load_base(resolve(config.generator.base, "pipeline")).to(runtime.device)
     words = words_of(config, real.records)
-    examples = prepare(base, arrays, np.zeros(arrays.masks.shape, np.float32), config, words, progress)
+    depths = np.broadcast_to(np.float32(0), arrays.masks.shape)
+    examples = prepare(base, arrays, depths, config, words, progress)
     views, tints, count, channels, *_, side = examples.latents.shape
-    turned = [turn(examples.masks, view) for view in range(views)]
+    turned = [turn(torch.from_numpy(np.array(arrays.masks)).float(), view) for view in range(views)]
     codes = _BIT * torch.stack([encode_masks(masks, side, _FINER) for masks in turned])
     codes = codes[:, None].expand(views, tints, *codes.shape[1:])
-    joint = torch.cat([examples.latents, codes], dim=3).flatten(0, 1)
+    joint = np.concatenate([examples.latents, codes.numpy()], axis=3)
     trained = train_base(
-        joint.numpy(),
+        joint.reshape(views * tints, *joint.shape[2:]),
         [[f"{prompt} {word}" if word else prompt for word in words or [None] * count]],
         replace(base, unet=widen_unet(base.unet, codes.shape[3])),
         BaseSettings(
