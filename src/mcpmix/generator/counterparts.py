@@ -82,7 +82,7 @@ class CounterpartMaker:
         self.generator, self.arrays, self.config, self.looks = generator, arrays, config, looks
         tuned, drawn = config.finetune, config.synthesis
         self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
-        masks = torch.from_numpy(arrays.masks).float()
+        masks = as_levels(arrays.masks, config.data.labels)
         self.conditions = condition(masks, torch.from_numpy(depths), tuned.condition, tuned.depth_under_mask)
 
     def seed(self, request: Request) -> int:
@@ -137,11 +137,16 @@ def build_maker(
     return CounterpartMaker(network, arrays, depths, config, Looks.read(folder))
 
 
+def as_levels(masks: Pixels, labels: int) -> Tensor:
+    """Masks B,H,W as the mask channel of a condition: of C labels, label k has the level k / (C - 1)."""
+    return torch.from_numpy(masks).float() / (labels - 1)
+
+
 def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tensor:
     """B,2,H,W condition image of a ControlNet: mask and depth.
 
     Args:
-        masks: B,H,W in {0, 1}.
+        masks: B,H,W in {0, 1}, or the levels of several classes: see `as_levels`.
         depths: B,H,W in [0, 1].
         use: "both", "mask" or "depth"; the other channel is zero.
         under_mask: what depth shows under the mask: "keep", or "fill" for the continuation of what is around.
@@ -176,7 +181,7 @@ def fill_depth(depths: Tensor, masks: Tensor) -> Tensor:
     paints the old lesion under a new mask.
     """
     margin = max(1, round(_MARGIN * depths.shape[-1]))
-    hole = F.max_pool2d(masks[:, None].to(depths.dtype), 2 * margin + 1, stride=1, padding=margin)
+    hole = F.max_pool2d((masks[:, None] > 0).to(depths.dtype), 2 * margin + 1, stride=1, padding=margin)
     known = 1 - hole
     filled = _continued(depths[:, None] * known, known)
     return torch.where(hole > 0, filled, depths[:, None])[:, 0]

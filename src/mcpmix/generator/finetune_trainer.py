@@ -22,7 +22,7 @@ from mcpmix.core.seeds import numpy_rng, torch_rng
 from mcpmix.core.training import JsonLines, build_adamw, load_state, run_steps, save_state, warm_up
 from mcpmix.data.augment import apply_colour, draw_colour
 from mcpmix.data.index import Arrays
-from mcpmix.generator.counterparts import condition
+from mcpmix.generator.counterparts import as_levels, condition
 from mcpmix.networks.diffusion import (
     Autoencoder,
     Batch,
@@ -132,7 +132,7 @@ def prepare(
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save_state(file, latents[-1])
-    masks, prompt = torch.from_numpy(arrays.masks).float(), config.generator.prompt.text
+    masks, prompt = as_levels(arrays.masks, config.data.labels), config.generator.prompt.text
     words = sorted({look for look in looks if look})
     rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(images)
     return TrainingSet(

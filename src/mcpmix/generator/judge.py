@@ -180,7 +180,7 @@ def chance_dice(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic], gr
     places = np.linspace(0, len(found) - 1, min(len(found), _MOST_COMPARED)).astype(int)
     names = np.asarray(groups)[places]
     one = found[places].reshape(len(places), -1).astype(np.float32)
-    two = masks[places].reshape(len(places), -1).astype(np.float32)
+    two = (masks[places] > 0).reshape(len(places), -1).astype(np.float32)
     total = one.sum(1)[:, None] + two.sum(1)[None]
     dice = np.where(total > 0, 2 * (one @ two.T) / np.maximum(total, 1), 1.0)
     apart = names[:, None] != names[None]
@@ -240,7 +240,7 @@ def train_judge(
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         seen = np.flatnonzero(folds != fold)
         images = as_images(arrays.images[seen])
-        masks = torch.from_numpy(arrays.masks[seen])[:, None].float()
+        masks = torch.from_numpy(arrays.masks[seen] > 0)[:, None].float()
         networks.append(
             _train_fold(images, masks, settings, seed_for(seed, fold), device, checkpoint, progress)
         )

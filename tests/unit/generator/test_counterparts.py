@@ -10,6 +10,7 @@ from mcpmix.data.index import Arrays
 from mcpmix.generator.counterparts import (
     CounterpartMaker,
     Looks,
+    as_levels,
     condition,
     fill_depth,
     make_filled,
@@ -172,3 +173,17 @@ def test_a_short_batch_is_made_at_full_size():
     assert len(images) == 1
     assert images[0, 0, 0, 0] == picture(3, 1)[0, 0, 0]
     assert images[0, -1, -1, 0] == 5
+
+
+def test_labels_are_levels_of_the_mask_channel():
+    masks = np.array([[[0, 1], [2, 3]]], np.uint8)
+    assert as_levels(masks, 4).tolist() == [[[0, pytest.approx(1 / 3)], [pytest.approx(2 / 3), 1]]]
+    assert torch.equal(as_levels(masks // 2, 2), torch.from_numpy(masks // 2).float())
+
+
+def test_depth_is_filled_under_lesions_of_every_class():
+    depths = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0))
+    labels = np.zeros((1, 32, 32), np.uint8)
+    labels[0, 4:10, 4:10], labels[0, 20:28, 12:20] = 1, 2
+    lesions = torch.from_numpy(labels > 0).float()
+    assert torch.equal(fill_depth(depths, as_levels(labels, 3)), fill_depth(depths, lesions))
