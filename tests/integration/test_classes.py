@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from sklearn.metrics import f1_score, jaccard_score, precision_score, recall_score
 
@@ -17,7 +16,7 @@ from mcpmix.generator.pair_export import export_to_nnunet
 from mcpmix.mixing.registry import STRATEGIES, strategy_needs_set, unlabelled_source
 from mcpmix.phantom import render
 from mcpmix.run import run
-from mcpmix.segmenter.onnx import WholeSegmenter
+from mcpmix.segmenter.onnx import export_segmenter
 from mcpmix.segmenter.predict import predict_files
 
 CLASSES = ("flat", "raised")
@@ -155,14 +154,19 @@ def test_predicted_labels_probabilities_and_overlays(made, tmp_path):
         predict_files(segmenter, record.image, tmp_path / "other", threshold=0.3)
 
 
-def test_what_is_exported_gives_the_probabilities_of_all_labels(made):
+def test_what_is_exported_gives_the_probabilities_of_all_labels(made, tmp_path, examples):
     _, result = made
-    predictor = mcpmix.load_segmenter(result.segmenters["mixup", 0].folder)
-    image = render(4, 0, 0, 80).image
-    whole = WholeSegmenter(predictor.network, predictor.size).eval()
-    with torch.inference_mode():
-        exported = whole(torch.from_numpy(image)).numpy()
-    np.testing.assert_allclose(exported, predictor.predict(image), atol=1e-6)
+    segmenter, file = result.segmenters["mixup", 0].folder, tmp_path / "model.onnx"
+    _, found = export_segmenter(segmenter, file)
+    assert found.images == 2
+    assert found.difference < 1e-4
+    write_png(tmp_path / "new/frame.png", render(4, 0, 0, 80).image)
+    assert (
+        examples("onnx_predict").main([str(file), str(tmp_path / "new"), "--out", str(tmp_path / "out")]) == 0
+    )
+    predictor = mcpmix.load_segmenter(segmenter)
+    expected = predictor.mask(predictor.predict(read_image(tmp_path / "new/frame.png")))
+    assert (np.array(Image.open(tmp_path / "out/frame.png")) != expected).mean() < 0.001
 
 
 def test_nnunet_gets_the_names_and_the_labels(made, tmp_path):

@@ -6,7 +6,7 @@ The contract is in `mcpmix.metrics.contract` and in `docs/metrics.md`.
 from mcpmix.metrics.classes import ClassScores, class_regions, mean_over_classes, score_classes
 from mcpmix.metrics.contract import HIGHER_IS_BETTER, EmptyRule, higher_is_better, score_keys
 from mcpmix.metrics.conventions import conventions_table
-from mcpmix.metrics.folder import FolderOptions, FolderReport, score_folder
+from mcpmix.metrics.folder import FolderOptions, FolderReport, score_class_folders, score_folder
 from mcpmix.metrics.statistics import RegionAccumulator, bootstrap_intervals, compare_methods, holm, summarise
 from mcpmix.metrics.suite import Counts, boundary_distances, count, region_scores, score, score_with_counts
 
@@ -29,6 +29,7 @@ __all__ = [
     "mean_over_classes",
     "region_scores",
     "score",
+    "score_class_folders",
     "score_classes",
     "score_folder",
     "score_keys",
