@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from mcpmix.config import SplitConfig
+from mcpmix.config_data import SplitConfig
 from mcpmix.data.audit import Audit, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.preflight import embedded_phi

@@ -36,8 +36,9 @@ from pathlib import Path
 from _markers import fill
 from mcpmix.config_file import resolve_config, to_yaml
 from mcpmix.core.stage_folder import StageKey, workspace
-from mcpmix.data.dataset import build_index, write_phantom_set
+from mcpmix.data.dataset import build_index
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.generator.ledger import write_synthetic
 from mcpmix.phantom import render
 

@@ -25,7 +25,7 @@ def read(path: Path) -> np.ndarray:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write a mask (PNG, lesion = 255) for each image; returns the number of images that failed."""
+    """Write a mask for each image: lesion = 255, or the labels of several classes. Returns the failures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("images", type=Path, help="an image or a folder")
@@ -50,8 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         image = pixels if facts["input"] == "uint8" else pixels.astype(np.float32) / 255
         (probability,) = session.run(["probability"], {"image": image})
-        mask = np.where(probability >= given.threshold, 255, 0).astype(np.uint8)
-        Image.fromarray(mask).save(given.out / f"{path.stem}.png")
+        mask = np.where(probability >= given.threshold, 255, 0)
+        if "classes" in facts:
+            mask = probability.argmax(axis=0)
+        Image.fromarray(mask.astype(np.uint8)).save(given.out / f"{path.stem}.png")
     print(f"{len(files) - failed} masks in {given.out}")
     return failed
 

@@ -93,7 +93,7 @@ def leaves(section: type) -> int:
 def way(place: Path) -> Counter[str]:
     """How many functions of each file of the package work while own images become scores."""
     from mcpmix.config_file import resolve_config
-    from mcpmix.data.dataset import write_phantom_set
+    from mcpmix.data.phantom_set import write_phantom_set
     from mcpmix.run import run
 
     write_phantom_set(

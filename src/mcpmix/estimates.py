@@ -47,7 +47,9 @@ def memory(config: Config) -> Iterator[tuple[str, str]]:
     """
     size, finetune, synthesis, train = config.data.size, config.finetune, config.synthesis, config.train
     wanted = config.segmenter
-    segmenter = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
+    segmenter = build_segmenter(
+        wanted.name, wanted.variant, options=wanted.options, channels=config.data.channels
+    )
     pipeline = build_meta(pipeline_configs(config.generator.base)) if makes_pairs(config) else None
     precision: torch.dtype = getattr(torch, config.runtime.precision, torch.float32)
     if config.runtime.precision == "auto":
@@ -131,7 +133,9 @@ def estimate_bytes(config: Config, images: Mapping[str, int] | None = None) -> f
     segmenter = control = 0.0
     with suppress(McpmixError):  # a network that is not there is a problem of its own
         wanted = config.segmenter
-        network = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
+        network = build_segmenter(
+            wanted.name, wanted.variant, options=wanted.options, channels=config.data.channels
+        )
         segmenter = _FLOAT * parameter_count(network)
     # A new checkpoint is complete before it replaces the last one: twice the size.
     total: float = runs * segmenter + workers * 2 * _ADAM_STATE * segmenter

@@ -24,8 +24,9 @@ from mcpmix.core.pixels import outline, write_png
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data import public_sets as catalog
 from mcpmix.data.archives import folder_of
-from mcpmix.data.dataset import FOLDER, load_collection, world_seed, write_phantom_set
+from mcpmix.data.dataset import FOLDER, load_collection
 from mcpmix.data.layouts import GIVEN, GROUPS, MANIFESTS, METADATA, Collection, scan_folder
+from mcpmix.data.phantom_set import world_seed, write_phantom_set
 from mcpmix.data.sample import likely_mistake, read_image
 from mcpmix.data.splits import PARTS
 from mcpmix.data.tables import write_csv
@@ -147,7 +148,7 @@ def write_starter_config(
 
 
 def _look_at(
-    source: str, places: Mapping[str, Path | None], progress: Progress
+    source: str, places: Mapping[str, Any], progress: Progress
 ) -> tuple[Collection, DataError | None]:
     """The data set, and the problem of single files, without which it is read then."""
     images, masks = places["images"], places["masks"]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mcpmix.config import Config
+from mcpmix.config import PSEUDO, Config
 from mcpmix.config_file import are_kept
 from mcpmix.core.device import setup
 from mcpmix.core.errors import (
@@ -40,7 +40,7 @@ from mcpmix.data.groups import in_order
 from mcpmix.data.layouts import Collection
 from mcpmix.data.leakage import SeenImage
 from mcpmix.data.sample import likely_mistake
-from mcpmix.data.splits import keep_labels, require_lesions
+from mcpmix.data.splits import keep_labels, require_classes, require_lesions
 from mcpmix.data.tables import unknown_ids
 from mcpmix.estimates import disk, makes_pairs, memory, part_sizes
 from mcpmix.generator.ledger import inspect_bank
@@ -141,6 +141,8 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
     arms = config.train.arms
     yield "output", lambda: _output(config)
     yield "trainings", lambda: _trainings(config)
+    if config.data.classes:
+        yield "classes", lambda: _classes(config)
     yield "segmenter", lambda: _segmenter(config)
     generated = makes_pairs(config)
     if generated:
@@ -186,7 +188,7 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
         )
     places = data.model_dump(include={"root", "images", "masks", "groups"})
     try:
-        collection = load_collection(data.source, **places, progress=progress)
+        collection = load_collection(data.source, **places, classes=data.classes, progress=progress)
     except DataError as error:
         if data.split.file is not None and not data.split.file.is_file():
             raise DataError(f"{error}\nThe split file {data.split.file} does not exist.") from error
@@ -200,6 +202,10 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
     if data.labelled is not None:
         split = keep_labels(split, collection.samples, data.labelled, config.seed)
     require_lesions(area_of[name] > 0 for name in split.validation)
+    shares_of = {item.sample.id: item.shares for item in facts}
+    require_classes(
+        data.classes, (label for name in split.train for label, share in enumerate(shares_of[name]) if share)
+    )
     part_of = {name: part for part, ids in split.parts().items() for name in ids}
     result.audit = Audit(facts, part_of)
     _refuse_errors(result.audit)
@@ -306,6 +312,25 @@ def _trainings(config: Config) -> str:
     return f"{len(arms) * len(seeds)} ({', '.join(arms)}; seeds {', '.join(map(str, seeds))})"
 
 
+def _classes(config: Config) -> str:
+    """Whether all that is asked for can tell several classes apart."""
+    names, arms = config.data.classes, config.train.arms
+    problems = [
+        f"train.arms: {arm} trains on masks that are lesion or background; leave it out"
+        for arm in arms
+        if kinds.needs_pseudo(arm) or kinds.needs_set(arm)
+    ]
+    if config.finetune.start == PSEUDO:
+        problems.append("finetune.start: pseudo-masks are lesion or background; set finetune.start=null")
+    if config.evaluation.threshold != (even := type(config.evaluation)().threshold):
+        problems.append(f"evaluation.threshold: the likeliest class is taken; leave it at {even}")
+    if problems:
+        raise ConfigError(
+            bullet_list(f"With several classes ({', '.join(names)}) this does not work:", problems)
+        )
+    return ", ".join(f"{label} {name}" for label, name in enumerate(("background", *names)))
+
+
 def _output(config: Config) -> str:
     """Where the run will be."""
     absolute = config.folder.absolute()
@@ -339,12 +364,16 @@ def _size(config: Config) -> str:
 def _segmenter(config: Config) -> str:
     settings = config.segmenter
     # First without weights: a wrong name matters more.
-    network = build_segmenter(settings.name, settings.variant, options=settings.options)
+    network = build_segmenter(
+        settings.name, settings.variant, options=settings.options, channels=config.data.channels
+    )
     text = f"{settings.name} {settings.variant}, {parameter_count(network) / 1e6:.1f} million parameters"
     if settings.weights is None:
         return f"{text}, from scratch"
     with _named("segmenter.weights"):
-        build_segmenter(settings.name, settings.variant, settings.weights, settings.options)
+        build_segmenter(
+            settings.name, settings.variant, settings.weights, settings.options, config.data.channels
+        )
     return f"{text}, from {settings.weights}; licence: {licence_of(settings.weights)}"
 
 

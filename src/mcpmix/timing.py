@@ -298,7 +298,9 @@ class _Stopwatch:
     @cached_property
     def _segmenter(self) -> nn.Module:
         wanted = self.config.segmenter
-        network = build_segmenter(wanted.name, wanted.variant, options=wanted.options)
+        network = build_segmenter(
+            wanted.name, wanted.variant, options=wanted.options, channels=self.config.data.channels
+        )
         return network.to(self.runtime.device).to(memory_format=torch.channels_last)
 
     def segmenter(self, arms: Sequence[str], steps: int) -> float:

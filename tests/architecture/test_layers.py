@@ -33,6 +33,7 @@ ORDER = (
     "phantom",
     "config_file",
     "config",
+    "config_data",
     "config_training",
     "core",
 )

@@ -12,8 +12,9 @@ from mcpmix.config_file import resolve_config
 from mcpmix.core.files import write_json
 from mcpmix.core.stage_folder import StageKey, workspace
 from mcpmix.core.training import JsonLines
-from mcpmix.data.dataset import build_index, write_phantom_set
+from mcpmix.data.dataset import build_index
 from mcpmix.data.index import DatasetIndex
+from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.sample import read_mask
 from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
 from mcpmix.mixing.mcpmix import cosine_decay

@@ -34,6 +34,6 @@ def test_demo_ends_with_a_table_and_a_page_that_needs_no_network(tmp_path):
 
 
 def test_demo_patients_are_not_those_of_pretraining():
-    from mcpmix.data.dataset import PRETRAINING_SEED, world_seed
+    from mcpmix.data.phantom_set import PRETRAINING_SEED, world_seed
 
     assert all(world_seed(seed) != PRETRAINING_SEED for seed in range(1000))

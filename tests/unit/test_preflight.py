@@ -1,12 +1,16 @@
 import re
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from mcpmix.config_file import keep_settings, resolve_config
-from mcpmix.core.errors import ConfigError, ModelError, StorageError
+from mcpmix.core.errors import ConfigError, DataError, ModelError, StorageError
 from mcpmix.core.progress import SILENT
 from mcpmix.core.stage_folder import StageKey, workspace
+from mcpmix.data import dataset
 from mcpmix.data.convert import write_groups
+from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.preflight import check, require_settings
 
 
@@ -162,3 +166,85 @@ def test_a_judge_without_a_second_group_stops_a_check(tmp_path, random_models):
     write_groups(table, {name: f"p{min(n, 2)}" for n, name in enumerate(names)}, guessed=False)
     problems = [str(problem) for problem in check(config).problems]
     assert any("the judge of synthetic images needs two" in text for text in problems), problems
+
+
+def test_all_that_does_not_know_several_classes_is_told_at_once(tmp_path, random_models):
+    settings = (
+        "data.classes=[flat,raised]",
+        f"data.unlabelled={tmp_path}",
+        "finetune.start=pseudo",
+        "evaluation.threshold=0.4",
+        "train.arms=[full-sup, mixup, mean-teacher, pseudo-label, pseudo-label-mcpmix, gensrrfi, satsynth]",
+    )
+    with pytest.raises(ConfigError) as caught:
+        require_settings(phantom_config(tmp_path, *settings))
+    text = str(caught.value)
+    assert text.count("With several classes (flat, raised) this does not work:") == 1
+    refused = re.findall(r"train\.arms: (\S+) trains on masks that are lesion or background", text)
+    assert refused == ["pseudo-label", "pseudo-label-mcpmix", "gensrrfi", "satsynth"]
+    assert "finetune.start: pseudo-masks are" in text
+    assert "evaluation.threshold: the likeliest class is taken; leave it at 0.5" in text
+
+
+def labelled_config(tmp_path, *overrides):
+    """A folder of phantom frames with two kinds of lesion, of which the masks hold the labels."""
+    samples, _ = write_phantom_set(
+        tmp_path / "frames",
+        train_patients=4,
+        validation_patients=2,
+        test_patients=2,
+        frames_per_patient=2,
+        test_frames_per_patient=2,
+        seed=1,
+        size=32,
+        labels=3,
+    )
+    write_groups(tmp_path / "groups.csv", {item.id: item.group for item in samples}, guessed=False)
+    tree = {"preset": "tiny", "output": str(tmp_path / "runs"), "train": {"arms": ["full-sup"]}}
+    places = {name: str(tmp_path / "frames" / name) for name in ("images", "masks")}
+    tree["data"] = {"source": "folder", "groups": str(tmp_path / "groups.csv"), "size": 32, **places}
+    return resolve_config(tree, overrides)
+
+
+def test_a_folder_with_several_classes_is_in_order(tmp_path):
+    result = check(labelled_config(tmp_path, "data.classes=[flat,raised]"))
+    assert not result.problems
+    assert result.facts["classes"] == "0 background, 1 flat, 2 raised"
+    for item in result.audit.facts:
+        assert sum(item.shares) == pytest.approx(1)
+        assert item.area == pytest.approx(item.shares[1] + item.shares[2])
+        assert sum(share > 0 for share in item.shares[1:]) == 1
+    assert not any("more than two levels" in finding.title for finding in result.audit.findings)
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        ("flat,raised,other", "No mask of the training part has other (3), so no network can learn it"),
+        ("", "If the levels are class numbers, name the classes in data.classes"),
+    ],
+)
+def test_labels_that_do_not_fit_the_classes_get_one_message_from_check_and_from_run(tmp_path, classes, told):
+    config = labelled_config(tmp_path, f"data.classes=[{classes}]")
+    (problem,) = check(config).problems
+    assert told in str(problem)
+    with pytest.raises(DataError) as caught:
+        dataset.run(config, config.folder / "dataset")
+    assert told in str(caught.value)
+
+
+def test_a_label_above_the_classes_names_the_file_and_what_it_holds(tmp_path):
+    config = labelled_config(tmp_path, "data.classes=[flat,raised]")
+    path = sorted((tmp_path / "frames/masks").iterdir())[0]
+    Image.fromarray(np.full((32, 32), 7, np.uint8)).save(path)
+    for examine in (
+        lambda: check(config).problems[0],
+        lambda: dataset.run(config, config.folder / "dataset"),
+    ):
+        try:
+            error = examine()
+        except DataError as raised:
+            error = raised
+        assert f"{path}: expected the labels 0 to 2" in str(error)
+        assert "it holds 7." in str(error)
+        assert str(error).count(path.name) == 1

@@ -13,7 +13,7 @@ from mcpmix import phantom
 from mcpmix.core.files import write_json
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.stage_folder import digest_of
-from mcpmix.data.dataset import PRETRAINING_SEED
+from mcpmix.data.phantom_set import PRETRAINING_SEED
 
 _FRAMES_PER_PATIENT = 4
 _CAPTIONS = "captions.json"  # of a phantom

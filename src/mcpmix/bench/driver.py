@@ -258,10 +258,12 @@ def _probe(config: Config, threads: int) -> float:
     """Seconds of a training step on real images, measured on noise."""
     wanted, runtime = config.segmenter, config.runtime
     device = setup(runtime.device, runtime.precision, threads, runtime.deterministic).device
-    network = build_segmenter(wanted.name, wanted.variant, options=wanted.options).to(device)
+    network = build_segmenter(
+        wanted.name, wanted.variant, options=wanted.options, channels=config.data.channels
+    ).to(device)
     shape = (config.train.batch_size, 3, config.data.size, config.data.size)
     images = torch.rand(shape, device=device)
-    masks = (images[:, :1] > 0.5).float()
+    masks = (images[:, :1] > 0.5).float().expand(-1, config.data.channels, -1, -1)
     start = 0.0
     for step in range(_PROBE_STEPS):
         start = time.monotonic() if step == 1 else start

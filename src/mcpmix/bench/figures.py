@@ -267,10 +267,15 @@ def draw_cases(spec: FigureSpec, found: Outcome, folder: Path) -> Drawn | None:
     with new_figure(_CASE_SIDE * (len(cells) + 1) + 0.3, (_CASE_SIDE + 0.28) * len(chosen) + 0.2) as figure:
         panels = figure.subplots(len(chosen), len(cells) + 1, squeeze=False)
         for row, (kind, name) in zip(panels, chosen, strict=True):
-            image, truth = read_image(images[name].image), (read_mask(images[name].mask), TRUTH_COLOUR)
+            labels = images[name].labels
+            image, truth = (
+                read_image(images[name].image),
+                (read_mask(images[name].mask, labels), TRUTH_COLOUR),
+            )
             shown = [("truth", [truth])]
             for cell, value in zip(cells, scores[:, names.index(name)], strict=True):
-                mask = read_mask(found.cells[cell].evaluations["test"] / "predictions" / f"{name}.png")
+                path = found.cells[cell].evaluations["test"] / "predictions" / f"{name}.png"
+                mask = read_mask(path, labels)
                 title = f"{arms[cell.method].label}\n{'undefined' if np.isnan(value) else f'{value:.1f}'}"
                 shown.append((title, [truth, (mask, arms[cell.method].colour)]))
             row[0].set_ylabel(kind, fontsize=7)

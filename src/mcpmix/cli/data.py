@@ -167,7 +167,9 @@ def groups(
         from mcpmix.config_file import load_config
 
         data = load_config(root).data
-        collection = load_collection(data.source, root=data.root, images=data.images, masks=data.masks)
+        collection = load_collection(
+            data.source, root=data.root, images=data.images, masks=data.masks, classes=data.classes
+        )
     else:
         collection = load_collection(source, root=root)
     with shown_progress() as progress:

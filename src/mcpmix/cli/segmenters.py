@@ -3,12 +3,15 @@
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from mcpmix.cli.screen import show_table, shown_progress
 from mcpmix.cli.stages import Overrides, Yes, show_runs
+
+if TYPE_CHECKING:
+    from mcpmix.metrics import FolderReport
 
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import and run a network of one's own that the folder names.")
@@ -42,6 +45,9 @@ def evaluate(
         str, typer.Option(help="Ending to strip from the names of true masks, e.g. _segmentation.")
     ] = "",
     prediction_ending: Annotated[str, typer.Option(help="The same for predictions.")] = "",
+    classes: Annotated[
+        str, typer.Option(help="Names of the labels 1, 2, ... of masks with several: adenoma,cancer.")
+    ] = "",
     yes: Yes = False,
 ) -> None:
     """Score the segmenters of a run, or the masks of any tool.
@@ -56,23 +62,36 @@ def evaluate(
         return
     if truth is None or prediction is None:
         raise typer.BadParameter("give a CONFIG, or both --truth and --prediction.")
-    from mcpmix.metrics import score_folder
+    from mcpmix.metrics import score_class_folders, score_folder
 
+    options: dict[str, Any] = {
+        "against": against,
+        "out": out,
+        "images": images,
+        "conventions": conventions,
+        "threshold": threshold,
+        "missing": missing,
+        "truth_ending": truth_ending,
+        "prediction_ending": prediction_ending,
+    }
     with shown_progress() as progress:
-        report = score_folder(
-            truth,
-            prediction,
-            against=against,
-            out=out,
-            images=images,
-            conventions=conventions,
-            progress=progress,
-            threshold=threshold,
-            missing=missing,
-            truth_ending=truth_ending,
-            prediction_ending=prediction_ending,
-        )
-    typer.echo(f"\n{len(report.method.images)} images; region and boundary in percent, distances in pixels")
+        if classes:
+            names = [name.strip() for name in classes.split(",")]
+            reports, mean = score_class_folders(truth, prediction, names, progress=progress, **options)
+        else:
+            reports = {"": score_folder(truth, prediction, progress=progress, **options)}
+    for name, report in reports.items():
+        _show_scores(report, f"{name}: " if name else "")
+    if classes:
+        typer.echo("\nMean over the classes that an image or its prediction has:")
+        show_table(["metric", "mean ± sd"], [[key, str(value)] for key, value in mean.items()])
+    if out is not None:
+        typer.echo(f"written: {out}")
+
+
+def _show_scores(report: "FolderReport", what: str) -> None:
+    images = len(report.method.images)
+    typer.echo(f"\n{what}{images} images; region and boundary in percent, distances in pixels")
     show_table(*report.table())
     if report.conventions:
         typer.echo("\nAs other evaluations would report it:")
@@ -86,8 +105,6 @@ def evaluate(
         )
     for note in report.notes:
         typer.echo(f"note: {note}")
-    if out is not None:
-        typer.echo(f"written: {out}")
 
 
 def predict(

@@ -65,6 +65,16 @@ def as_images(pixels: Pixels, device: "torch.device | str" = "cpu") -> "torch.Te
     return torch.from_numpy(own).to(device).permute(0, 3, 1, 2).float() / 255
 
 
+def as_targets(masks: Pixels, channels: int, device: "torch.device | str" = "cpu") -> "torch.Tensor":
+    """(B, H, W) masks as (B, C, H, W) float32 targets in {0, 1}: lesion, or a channel for each label."""
+    import torch
+
+    labels = torch.from_numpy(masks).to(device)
+    if channels == 1:
+        return labels[:, None].float()
+    return torch.nn.functional.one_hot(labels.long(), channels).permute(0, 3, 1, 2).float()
+
+
 def as_pixels(images: "torch.Tensor") -> Pixels:
     """(B, 3, H, W) images in [0, 1] as (B, H, W, 3) uint8 pixels."""
     return np.asarray((images * 255).round().byte().permute(0, 2, 3, 1).cpu())

@@ -61,6 +61,7 @@ class Facts:
     height: int = 0
     levels: int = 0  # number of grey levels in the mask file
     area: float = 0.0  # share of the image that is lesion, 0..1
+    shares: tuple[float, ...] = ()  # of each label of the mask, background first; they sum to 1
     border: float = 0.0  # share of the pixels at the edge of the image that are lesion, 0..1
     centre: tuple[float, float] = (0.5, 0.5)  # of the lesion, right and down, 0..1
     look: str = ""  # `look_of` the image
@@ -98,10 +99,11 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
     """The facts of a sample, and its image as `square` makes it, if both files could be read."""
     plain = _PLAIN_NAME.fullmatch(sample.image.name) and _PLAIN_NAME.fullmatch(sample.mask.name)
     oddities = [] if plain else ["name"]
-    pair, errors = read_pair(sample.image, sample.mask)
+    pair, errors = read_pair(sample.image, sample.mask, sample.labels)
     if pair is None:
         return Facts(sample, tuple(errors), tuple(oddities)), None
-    image, mask, levels = pair
+    image, classes, levels = pair
+    mask = (classes > 0).astype(np.uint8)
     oddities += [*file_oddities(sample.image), *file_oddities(sample.mask, mask=True)]
     area, small = float(mask.mean()), square(image)
     seen = {
@@ -109,7 +111,7 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
         "empty": area == 0,
         "full": area == 1,
         "extreme": 0 < area < _TINY or _HUGE < area < 1,
-        "levels": levels > 2,
+        "levels": levels > 2 and sample.labels == 2,
     }
     oddities += [kind for kind, there in seen.items() if there]
     centre = (0.5, 0.5)
@@ -128,11 +130,12 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
         tuple(errors),
         tuple(dict.fromkeys(oddities)),
         digest=pixel_digest(image),
-        mask_digest=pixel_digest(mask),
+        mask_digest=pixel_digest(classes),
         width=image.shape[1],
         height=image.shape[0],
         levels=levels,
         area=area,
+        shares=tuple((np.bincount(classes.ravel(), minlength=sample.labels) / classes.size).tolist()),
         border=float(np.concatenate([mask[0], mask[-1], mask[:, 0], mask[:, -1]]).mean()),
         centre=centre,
         look=look_of(image),

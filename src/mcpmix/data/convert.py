@@ -140,11 +140,13 @@ def _write_nnunet(collection: Collection, folder: Path, step: _Step) -> None:
     for sample, row in zip(collection.samples, rows, strict=True):
         images, labels = NNUNET_FOLDERS["test" if row["split"] in ("test", KNOWN) else "train"]
         write_png(folder / images / f"{sample.id}{CHANNEL}.png", read_image(sample.image))
-        write_png(folder / labels / f"{sample.id}.png", read_mask(sample.mask))
+        write_png(folder / labels / f"{sample.id}.png", read_mask(sample.mask, sample.labels))
         step()
     description = {
         "channel_names": {"0": "R", "1": "G", "2": "B"},
-        "labels": {"background": 0, "lesion": 1},
+        "labels": {
+            name: label for label, name in enumerate(("background", *(collection.classes or ("lesion",))))
+        },
         "numTraining": sum(row["split"] not in ("test", KNOWN) for row in rows),
         "file_ending": ".png",
         "overwrite_image_reader_writer": "NaturalImage2DIO",
@@ -194,14 +196,16 @@ def repair_configured(
     left_out: list[str] = []
     mended: list[str] = []
     if data.source == FOLDER and data.images is not None and data.masks is not None:
-        collection = scan_folder(data.images, data.masks, data.groups, left_out=left_out, mended=mended)
+        collection = scan_folder(
+            data.images, data.masks, data.groups, labels=data.labels, left_out=left_out, mended=mended
+        )
         if not collection.samples and data.groups is not None:
             raise DataError(
                 f"--fix: no image has a group in {data.groups}, so the copy would be empty. Mend the table, "
                 "or give data.groups=null to write the copy without groups."
             )
     else:
-        collection = load_collection(data.source, root=data.root, progress=progress)
+        collection = load_collection(data.source, root=data.root, classes=data.classes, progress=progress)
     known = facts if facts is not None else inspect_all(collection.samples, progress)
     done = [*mended, *(f"left out: {reason}" for reason in left_out)]
     return repair(known, collection, out, drop_copies=drop_copies, done=done, progress=progress)
@@ -219,7 +223,8 @@ def repair(
     """Write `images/` and `masks/` as a repaired data set, with groups and split as they were.
 
     Images show what `read_image` gives: upright, without palette and transparency. Masks are PNG with the
-    levels 0 and 255, by the rule of `read_mask`. Metadata (EXIF, comments, colour profiles) is removed.
+    levels 0 and 255, or the labels of several classes, by the rule of `read_mask`. Metadata (EXIF, comments,
+    colour profiles) is removed.
     Files that need no repair are copied byte for byte; JPEGs that only carry metadata lose it without being
     re-encoded; everything else becomes PNG. What cannot be read, or differs in size, is left out.
     `changes.csv` lists every change.
@@ -255,9 +260,10 @@ def repair(
             else:
                 image, edits = _write(item.sample.image, copy / "images" / name)
                 changes += [Change(name, "image", what) for what in edits]
-                mask, edits = _write(item.sample.mask, copy / "masks" / name, item.levels)
+                labels = item.sample.labels
+                mask, edits = _write(item.sample.mask, copy / "masks" / name, item.levels, labels)
                 changes += [Change(name, "mask", what) for what in edits]
-                shown = (pixel_digest(read_image(image)), pixel_digest(read_mask(mask)))
+                shown = (pixel_digest(read_image(image)), pixel_digest(read_mask(mask, labels)))
                 if shown != (item.digest, item.mask_digest):
                     raise StorageError(
                         f"{image} or {mask} does not show what its source shows. Was the source changed "
@@ -277,12 +283,13 @@ def repair(
     return tuple(changes)
 
 
-def _write(source: Path, target: Path, levels: int | None = None) -> tuple[Path, list[str]]:
+def _write(source: Path, target: Path, levels: int | None = None, labels: int = 2) -> tuple[Path, list[str]]:
     """Write what a file has to become.
 
     Args:
         target: without an ending.
         levels: number of grey levels of a mask, which becomes PNG; None for an image.
+        labels: how many a pixel of the mask can have.
 
     Returns:
         The file, and what was done to it.
@@ -293,7 +300,7 @@ def _write(source: Path, target: Path, levels: int | None = None) -> tuple[Path,
     pixels_stay = not done and levels is None
     if metadata:
         done.append("metadata is removed")
-    if levels is not None and not plain:
+    if levels is not None and labels == 2 and not plain:
         done.append(f"{levels} levels become 0 and 255 (lesion is 128 or more; where 1 is the highest, 1)")
     content, ending = None, ".png"
     if pixels_stay and metadata and kind == "JPEG":
@@ -309,7 +316,8 @@ def _write(source: Path, target: Path, levels: int | None = None) -> tuple[Path,
         if kind != "PNG":
             done.append(f"stored as PNG, was {kind}")
         path = target.with_name(target.name + ".png")
-        write_png(path, read_image(source) if levels is None else read_mask(source) * np.uint8(255))
+        scale = np.uint8(255 if labels == 2 else 1)
+        write_png(path, read_image(source) if levels is None else read_mask(source, labels) * scale)
         return path, done
     path = target.with_name(target.name + ending)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,31 +5,29 @@ images go to the decoded cache at training size. (`stratified` and `kfold` read 
 the split depends on the sizes of lesions.)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
-from itertools import count, islice
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mcpmix.config import Config, SplitConfig
+from mcpmix.config import Config
+from mcpmix.config_data import SplitConfig
 from mcpmix.core.errors import ConfigError, DataError, bullet_list, sorted_list
 from mcpmix.core.files import file_digest, is_stray, read_json, write_json
-from mcpmix.core.pixels import write_png
 from mcpmix.core.progress import SILENT, Progress
-from mcpmix.core.seeds import seed_for
 from mcpmix.core.stage_folder import Artifact, StageKey, digest_of, reuse, workspace
 from mcpmix.data import public_sets
 from mcpmix.data.archives import MARK, folder_of
 from mcpmix.data.index import DatasetIndex, Record, cache_of, new_cache, seen_from
 from mcpmix.data.layouts import READERS, Collection, scan_folder
-from mcpmix.data.leakage import look_of, matches, refuse_copies
+from mcpmix.data.leakage import look_of, refuse_copies
+from mcpmix.data.phantom_set import write_phantom_set
 from mcpmix.data.sample import Sample, likely_mistake, pixel_digest, read_mask, read_pair
 from mcpmix.data.splits import (
     ALL_PARTS,
-    KNOWN,
     PARTS,
     Split,
     cut_groups,
@@ -38,14 +36,13 @@ from mcpmix.data.splits import (
     hold_out,
     keep_labels,
     read_split,
+    require_classes,
     require_same_images,
     stratified_split,
     write_split,
 )
 
 FOLDER = "folder"
-PRETRAINING_SEED = 1_000_003
-"""Seed of the phantom world on which the embedded weights are trained; no data set may use it."""
 
 
 def key(config: Config) -> StageKey:
@@ -56,7 +53,8 @@ def key(config: Config) -> StageKey:
     data, home = config.data, config.folder
     if data.source == "phantom":
         drawn = {name: number for name, number in data.phantom.model_dump().items() if number}
-        return StageKey("dataset", {"phantom": drawn, "size": data.size}, {}, config.seed)
+        classes = {"classes": list(data.classes)} if data.classes else {}
+        return StageKey("dataset", {"phantom": drawn, "size": data.size, **classes}, {}, config.seed)
     places = {"images": data.images, "masks": data.masks, "root": data.root}
     named = {name: place for name, place in places.items() if place is not None}
     inputs = {name: listing(place, notes_of(config)) for name, place in named.items()}
@@ -116,16 +114,23 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         if data.source == "phantom":
             samples: Sequence[Sample]
             samples, split = write_phantom_set(
-                space.folder, **data.phantom.model_dump(), seed=config.seed, size=data.size, progress=progress
+                space.folder,
+                **data.phantom.model_dump(),
+                seed=config.seed,
+                size=data.size,
+                labels=data.labels,
+                progress=progress,
             )
         else:
             places = data.model_dump(include={"root", "images", "masks", "groups"})
-            collection = load_collection(data.source, **places, progress=progress)
+            collection = load_collection(data.source, **places, classes=data.classes, progress=progress)
             samples, split = collection.samples, make_split(collection, data.split, config.seed)
             guessed = collection.guessed
             if data.labelled is not None:
                 split = keep_labels(split, samples, data.labelled, config.seed)
-        index = build_index(samples, split, progress, cache=cache_of(out), size=data.size)
+        index = build_index(
+            samples, split, progress, cache=cache_of(out), size=data.size, classes=data.classes
+        )
         digests = {record.id: record.image_sha256 for record in index.records}
         if data.split.file is not None and data.source != "phantom":
             require_same_images(data.split.file, digests)
@@ -136,82 +141,6 @@ def run(config: Config, out: Path, progress: Progress = SILENT) -> Artifact:
         return space.finish(**counts, **digests, leaks=split.leaks, groups_guessed=guessed)
 
 
-def world_seed(seed: int) -> int:
-    """Seed in [0, 2**31) of the phantom world that belongs to a run's seed; never that of pretraining."""
-    world = seed_for("phantom", seed) % 2**31
-    return world + 1 if world == PRETRAINING_SEED else world
-
-
-def write_phantom_set(
-    folder: Path,
-    *,
-    train_patients: int,
-    validation_patients: int,
-    test_patients: int,
-    frames_per_patient: int,
-    test_frames_per_patient: int,
-    known_frames_per_patient: int = 0,
-    seed: int,
-    size: int,
-    progress: Progress = SILENT,
-) -> tuple[list[Sample], Split]:
-    """Render phantom frames to `folder/images` and `folder/masks` (PNG; masks 0 and 255).
-
-    Only train and known share patients, and a part keeps its patients when others grow. Files that are there
-    already are kept, so a killed call can be repeated; the folder must belong to these arguments alone.
-
-    Args:
-        frames_per_patient: of each training and validation patient; known frames are the next ones.
-        seed: of the run.
-        size: side in pixels, 16..2048.
-
-    Returns:
-        The samples (ids like p003_f02, group p003, source "phantom") and their split.
-    """
-    from mcpmix.phantom import render
-
-    patients = (train_patients, validation_patients, test_patients)
-    frames = (frames_per_patient, frames_per_patient, test_frames_per_patient)
-    # Patients are numbered in turn, so that growing one part moves no patient of another.
-    plan = [
-        (part, turn * len(PARTS) + offset, frame)
-        for offset, part in enumerate(PARTS)
-        for turn in range(patients[offset])
-        for frame in range(frames[offset])
-    ]
-    world = world_seed(seed)
-    for patient in range(0, train_patients * len(PARTS), len(PARTS)):
-        new = islice(_new_frames(world, patient, frames_per_patient, size), known_frames_per_patient)
-        plan += [(KNOWN, patient, frame) for frame in new]
-    ids: dict[str, list[str]] = {part: [] for part in ALL_PARTS}
-    samples, missing = [], []
-    for part, patient, frame in plan:
-        name = f"p{patient:03d}_f{frame:02d}"
-        image, mask = (folder / kind / f"{name}.png" for kind in ("images", "masks"))
-        samples.append(Sample(name, image, mask, f"p{patient:03d}", "phantom"))
-        ids[part].append(name)
-        if not (image.exists() and mask.exists()):
-            missing.append((patient, frame, image, mask))
-    with progress.track("Rendering phantom frames", len(plan), len(plan) - len(missing)) as advance:
-        for patient, frame, image, mask in missing:
-            picture = render(world, patient, frame, size)
-            write_png(image, picture.image)
-            write_png(mask, picture.mask * np.uint8(255))
-            advance()
-    return samples, Split(*(tuple(ids[part]) for part in ALL_PARTS))
-
-
-def _new_frames(world: int, patient: int, trained: int, size: int) -> Iterator[int]:
-    """Numbers of a patient's frames after the first `trained` ones, without near-duplicates of these."""
-    from mcpmix.phantom import render
-
-    # One in 200 has nearly the same view of another lesion, and evaluation would refuse it.
-    looks = [look_of(render(world, patient, frame, size).image) for frame in range(trained)]
-    for frame in count(trained):
-        if not any(matches([look_of(render(world, patient, frame, size).image)], looks)):
-            yield frame
-
-
 def load_collection(
     source: str,
     *,
@@ -219,6 +148,7 @@ def load_collection(
     images: Path | None = None,
     masks: Path | None = None,
     groups: Path | None = None,
+    classes: tuple[str, ...] = (),
     progress: Progress = SILENT,
 ) -> Collection:
     """The samples of a source, by the names of their files; nothing is decoded.
@@ -227,27 +157,37 @@ def load_collection(
         source: folder, manifest, nnunet, imagefolder, or a name of the catalogue.
         root: a folder, file or archive; for `folder`, `images` and `masks` may be given instead.
         groups: CSV with the columns id and group.
+        classes: names of the labels 1, 2, ... in the masks; none if they are lesion or background.
 
     Raises:
         ConfigError: there is no such source.
         DataError: with every problem of the files; if there is one, they are decoded to find all others.
     """
+    labels = 1 + max(1, len(classes))
+
+    def with_classes(found: Collection) -> Collection:
+        samples = tuple(replace(sample, labels=labels) for sample in found.samples)
+        return replace(found, samples=samples, classes=classes)
+
     if source == FOLDER and images is not None and masks is not None:
-        return scan_folder(images, masks, groups)
+        return with_classes(scan_folder(images, masks, groups, labels=labels))
     read = READERS.get(source)
     if read is None and source not in public_sets.entries():
         known = ", ".join((*READERS, "phantom", *public_sets.entries()))
         raise ConfigError(f"data.source: no source {source!r}. Known: {known}.")
     if root is None:
         raise ConfigError(f"data.root: missing; the source {source} needs the folder where its files are.")
-    return read(folder_of(root, progress)) if read else public_sets.load(source, root, progress)
+    found = read(folder_of(root, progress)) if read else public_sets.load(source, root, progress)
+    return with_classes(found)
 
 
 def make_split(
     collection: Collection,
     settings: SplitConfig,
     seed: int,
-    area_of: Callable[[Sample], float] = lambda sample: float(read_mask(sample.mask).mean()),
+    area_of: Callable[[Sample], float] = lambda sample: float(
+        (read_mask(sample.mask, sample.labels) > 0).mean()
+    ),
 ) -> Split:
     """Split a data set as its configuration says.
 
@@ -293,14 +233,17 @@ def build_index(
     *,
     cache: Path | None = None,
     size: int = 0,
+    classes: Sequence[str] = (),
 ) -> DatasetIndex:
     """Decode the samples that a split names, each once, and record what they show.
 
     Args:
         cache: folder of decoded pixels, which gets those of training and validation images at `size`.
+        classes: names of the labels 1, 2, ... in the masks; each must be in the training part.
 
     Raises:
-        DataError: with every file that cannot be read, or with every image that is in two parts.
+        DataError: with every file that cannot be read, every image that is in two parts, or every class that
+            cannot be learnt.
     """
     by_id = {sample.id: sample for sample in samples}
     wanted = {part: sorted(ids) for part, ids in split.parts().items() if ids}
@@ -311,13 +254,14 @@ def build_index(
         if name not in by_id
     ]
     records: list[Record] = []
+    learnt: set[int] = set()  # labels in the training part
     with progress.track("Indexing images", sum(map(len, wanted.values()))) as advance, ExitStack() as caches:
         for part, ids in wanted.items():
             add = None
             if cache is not None and part in ("train", "validation"):  # others are scored at their own size
                 add = caches.enter_context(new_cache(cache, part, len(ids), size))
             for sample in (by_id[name] for name in ids if name in by_id):
-                pair, found = read_pair(sample.image, sample.mask)
+                pair, found = read_pair(sample.image, sample.mask, sample.labels)
                 problems += found
                 if pair is not None and not found:
                     image, mask, _ = pair
@@ -331,6 +275,8 @@ def build_index(
                         look=look_of(image),
                     )
                     records.append(record)
+                    if classes and part == "train":
+                        learnt.update(np.flatnonzero(np.bincount(mask.ravel())).tolist())
                     if add is not None:
                         add(record, image, mask)
                 advance()
@@ -338,4 +284,5 @@ def build_index(
             guess = likely_mistake([(sample.image, sample.mask) for sample in samples])
             raise DataError(guess + sorted_list("The data set cannot be indexed:", problems))
         refuse_copies(records)
+        require_classes(classes, learnt)
     return DatasetIndex(tuple(records))

@@ -82,6 +82,8 @@ class DatasetIndex:
         rows = []
         for record in self.records:
             row = {field.name: getattr(record, field.name) for field in fields(Record)}
+            if row["labels"] == Record.labels:
+                del row["labels"]
             for name in ("image", "mask"):
                 absolute = row[name].absolute()
                 # Only the folder is resolved: a link inside it stays what the user named.
@@ -95,6 +97,7 @@ class DatasetIndex:
         """Read what `write` wrote, from the data set's artefact or folder."""
         path = dataset / INDEX
         folder, names = str(path.parent.resolve()), [field.name for field in fields(Record)]
+        names.remove("labels")
         try:
             rows: list[dict[str, Any]] = read_json(path)["samples"]
             return cls(
@@ -105,7 +108,8 @@ class DatasetIndex:
                         | {
                             name: Path(os.path.normpath(os.path.join(folder, row[name])))  # noqa: PTH118
                             for name in ("image", "mask")
-                        }
+                        },
+                        labels=row.get("labels", Record.labels),
                     )
                     for row in rows
                 )
@@ -145,7 +149,7 @@ class Arrays:
 
     ids: tuple[str, ...]
     images: Pixels  # (N, S, S, 3) uint8, RGB
-    masks: Pixels  # (N, S, S) uint8 in {0, 1}
+    masks: Pixels  # (N, S, S) uint8 in {0, 1}, or numbers of classes, 0 is background
     # Folder of the files that the arrays map; None if they are in memory. Sent to another process, mapped
     # arrays are opened there again and not copied.
     place: Path | None = None
@@ -298,7 +302,7 @@ def _decoded(records: Sequence[Record], progress: Progress) -> Iterator[tuple[Re
     problems: list[str] = []
     with progress.track("Loading images", len(records)) as advance:
         for record in records:
-            pair, found = read_pair(record.image, record.mask)
+            pair, found = read_pair(record.image, record.mask, record.labels)
             problems += found
             if pair is not None:
                 image, mask, _ = pair

@@ -44,6 +44,7 @@ class Collection:
     # Other splits may not separate a group.
     leaks: Mapping[str, str] = field(default_factory=dict)
     grouped: str = ""  # what a group is (`patient`, `video sequence`); empty if each image is its own
+    classes: tuple[str, ...] = ()  # of the labels 1, 2, ... of the masks; none: lesion or background
 
     @property
     def guessed(self) -> bool:
@@ -64,6 +65,7 @@ def scan_folder(
     masks: Path,
     groups: Path | None = None,
     *,
+    labels: int = 2,
     left_out: list[str] | None = None,
     mended: list[str] | None = None,
 ) -> Collection:
@@ -76,6 +78,7 @@ def scan_folder(
     Args:
         groups: CSV with the columns id (stem or name of the image file) and group; without it each image is
             its own group.
+        labels: how many values a pixel of a mask can have.
         left_out: takes the problems of single files, which are then left out; without it they are errors.
         mended: takes what is put right while reading; without it that is an error too.
     """
@@ -103,7 +106,7 @@ def scan_folder(
         left_out += problems
         pairs = [(image, mask) for image, mask in pairs if group_of.get(image.stem)]
     elif problems:
-        problems += [text for pair in pairs for text in read_pair(*pair)[1]]
+        problems += [text for pair in pairs for text in read_pair(*pair, labels)[1]]
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         guess = likely_mistake(pairs or list(zip(image_files, mask_files, strict=False)))
         if guess:  # what follows from it would only hide it
@@ -111,7 +114,10 @@ def scan_folder(
         raise DataError(
             sorted_list(f"{count} with the images in {images} and the masks in {masks}:", problems)
         )
-    samples = (Sample(image.stem, image, mask, group_of[image.stem], "folder") for image, mask in pairs)
+    samples = (
+        Sample(image.stem, image, mask, group_of[image.stem], "folder", labels=labels)
+        for image, mask in pairs
+    )
     return Collection(tuple(samples), grouped=kind_of_groups(groups) if pairs else "")
 
 

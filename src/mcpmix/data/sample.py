@@ -6,7 +6,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -27,6 +27,7 @@ _BLACK, _WHITE = 12, 243  # levels of black and white, as JPEG may have blurred 
 _MASK_SHARE = 0.97  # of black and white pixels, above which a grey picture is a mask
 _LOOKED_AT = 8  # pairs, to tell images from masks
 _JPEG_TINT = 8  # grey levels by which JPEG may pull the channels of a grey image apart
+_SHOWN = 6  # values of a mask that a message names
 _FILTERS = Lock()  # filters of warnings belong to all threads
 
 
@@ -39,6 +40,8 @@ class Sample:
     mask: Path
     group: str  # patient, lesion or video sequence; splits never separate a group
     source: str  # name of the data set
+    # How many values a pixel of the mask can have: 2, or background and one for each class.
+    labels: int = field(default=2, kw_only=True)
 
 
 def read_image(path: Path, content: bytes | None = None, *, most_pixels: int | None = None) -> Pixels:
@@ -92,33 +95,48 @@ def has_alpha(path: Path) -> bool:
         return image.has_transparency_data
 
 
-def read_mask(path: Path) -> Pixels:
-    """Read a mask as lesion (1) and background (0), (H, W).
+def read_mask(path: Path, labels: int = 2) -> Pixels:
+    """Read a mask as lesion (1) and background (0), (H, W), or as the number of the class of each pixel.
 
     Every pixel of level 128 or more is lesion. If the brightest level of the file is 1, every pixel above 0
-    is, unless the file is a JPEG, in which a level of 1 is noise.
+    is, unless the file is a JPEG, in which a level of 1 is noise. With more than two labels the levels of the
+    file, or the indices of its palette, are the labels themselves.
+
+    Args:
+        labels: how many there are, background included.
 
     Raises:
-        DataError: as `read_grey`, or (if it is not a JPEG) it holds levels between 2 and 127 only, which this
-            rule would read as an empty mask.
+        DataError: as `read_grey`; or (if it is not a JPEG) it holds levels between 2 and 127 only, which this
+            rule would read as an empty mask; or, with more than two labels, other values than these.
     """
-    return examine_mask(path)[0]
+    return examine_mask(path, labels)[0]
 
 
-def examine_mask(path: Path) -> tuple[Pixels, int]:
+def examine_mask(path: Path, labels: int = 2) -> tuple[Pixels, int]:
     """A mask as `read_mask` gives it, and the number of grey levels in its file: 1 or 2, or many by JPEG."""
-    levels, lossy = read_grey(path)
+    levels, lossy = read_grey(path, indices=labels > 2)
     brightest = int(levels.max())
+    if labels > 2:
+        found = np.flatnonzero(np.bincount(levels.ravel())).tolist()
+        if brightest < labels and not lossy:
+            return levels, len(found)
+        values = ", ".join(map(str, found[:_SHOWN])) + (" ..." if len(found) > _SHOWN else "")
+        reason = "it is a JPEG, which blurs labels" if lossy else f"it holds {values}"
+        raise DataError(
+            f"{path}: expected the labels 0 to {labels - 1} (0: background, then data.classes in order), "
+            f"but {reason}. Save the numbers of the classes as grey levels or palette indices of a PNG."
+        )
     if 1 < brightest < _LESION and not lossy:
         raise DataError(
             f"{path}: the brightest level of this mask is {brightest}. Expected 0 and 1, or 0 and 255 with "
-            f"the lesion at {_LESION} or more. If the levels are class numbers, save one class as 255."
+            f"the lesion at {_LESION} or more. If the levels are class numbers, name the classes in "
+            "data.classes, or save one class as 255."
         )
     lesion = levels >= (1 if brightest == 1 and not lossy else _LESION)
     return lesion.astype(np.uint8), int(np.count_nonzero(Image.fromarray(levels).histogram()))
 
 
-def read_grey(path: Path, *, deep: bool = False) -> tuple[npt.NDArray[Any], bool]:
+def read_grey(path: Path, *, deep: bool = False, indices: bool = False) -> tuple[npt.NDArray[Any], bool]:
     """The grey levels of a mask file, (H, W), upright, and whether JPEG may have blurred them.
 
     Files with several channels must be grey; palettes stand for their colours, or, where those are not grey,
@@ -126,6 +144,7 @@ def read_grey(path: Path, *, deep: bool = False) -> tuple[npt.NDArray[Any], bool
 
     Args:
         deep: whether 16 bits, floating point and GIF are allowed too; otherwise levels are uint8.
+        indices: whether palettes stand for the numbers of their colours.
 
     Raises:
         DataError: the file is missing, damaged or coloured, has transparent parts or several pages, or more
@@ -139,7 +158,7 @@ def read_grey(path: Path, *, deep: bool = False) -> tuple[npt.NDArray[Any], bool
                 f"{path} has {pages} pages. Expected one mask: save the page that it is on alone."
             )
         ImageOps.exif_transpose(image, in_place=True)
-        if image.mode[0] in "IF":
+        if image.mode[0] in "IF" or (indices and image.mode == "P"):
             return np.array(image), lossy
         if "A" in image.getbands() and image.getchannel("A").getextrema() != (255, 255):
             raise DataError(
@@ -181,8 +200,10 @@ def pixel_digest(pixels: Pixels) -> str:
     return digest.hexdigest()
 
 
-def read_pair(image: Path, mask: Path) -> tuple[tuple[Pixels, Pixels, int] | None, list[str]]:
-    """Read an image and its mask, and compare their sizes.
+def read_pair(
+    image: Path, mask: Path, labels: int = 2
+) -> tuple[tuple[Pixels, Pixels, int] | None, list[str]]:
+    """Read an image and its mask, with so many labels, and compare their sizes.
 
     Returns:
         What `read_image` and `examine_mask` give, or None if one of them cannot be read; and every problem.
@@ -194,7 +215,7 @@ def read_pair(image: Path, mask: Path) -> tuple[tuple[Pixels, Pixels, int] | Non
     except DataError as error:
         problems.append(str(error))
     try:
-        lesion = examine_mask(mask)
+        lesion = examine_mask(mask, labels)
     except DataError as error:
         problems.append(str(error))
     if pixels is None or lesion is None:

@@ -302,6 +302,23 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+def require_classes(classes: Sequence[str], present: Iterable[int]) -> None:
+    """Refuse classes that no sample of the training part has.
+
+    Args:
+        classes: names of the labels 1, 2, ...; none if masks are lesion or background.
+        present: the labels that samples of the training part have.
+    """
+    there = set(present)
+    missing = [f"{name} ({label})" for label, name in enumerate(classes, 1) if label not in there]
+    if missing:
+        raise DataError(
+            f"No mask of the training part has {', nor '.join(missing)}, so no network can learn it: "
+            "compare data.classes with the labels in the masks; or put a group with this class there: change "
+            "the seed, or give a split file."
+        )
+
+
 def require_lesions(present: Iterable[bool]) -> None:
     """Refuse a validation part in which no sample has a lesion: no checkpoint can be chosen by it."""
     if not any(present):

@@ -134,7 +134,7 @@ def rest_of_training(config: Config, labelled: Set[str], progress: Progress = SI
     if data.labelled is None or data.source == "phantom":
         return []
     places = data.model_dump(include={"root", "images", "masks", "groups"})
-    collection = load_collection(data.source, **places, progress=progress)
+    collection = load_collection(data.source, **places, classes=data.classes, progress=progress)
     rest = set(make_split(collection, data.split, config.seed).train)
     rest -= labelled
     return [Found(item.id, item.image, TRAINING_PART) for item in collection.samples if item.id in rest]

@@ -174,7 +174,7 @@ def contact_sheet(folder: Path, rows: Sequence[Row], arrays: Arrays) -> Image.Im
     draw.text((_MARGIN, 37), legend, _QUIET, ImageFont.load_default(12))
     font = ImageFont.load_default(11)
     for number, (cells, mask) in enumerate(zip(lines, arrays.masks[places], strict=True)):
-        small = Image.fromarray(mask * 255).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+        small = Image.fromarray((mask > 0) * np.uint8(255)).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
         contour = outline(np.asarray(small) >= 128)
         for column, (picture, caption, crossed) in enumerate(cells):
             x = _MARGIN + column * step + extra * ((column > 0) + (column > replicas))

@@ -43,14 +43,16 @@ class Conditions:
     """Condition images of N training samples, made when they are asked for, as tensors B,2,S,S.
 
     Args:
-        masks: N,S,S in {0, 1}.
+        masks: N,S,S in {0, ..., labels - 1}.
         settings: say what is shown (see `condition`).
     """
 
-    def __init__(self, masks: Pixels, depths: Depths, settings: FinetuneConfig) -> None:
+    def __init__(self, masks: Pixels, depths: Depths, settings: FinetuneConfig, labels: int = 2) -> None:
         def make(place: int) -> Tensor:
-            mask, depth = (torch.from_numpy(np.array(part[[place]], np.float32)) for part in (masks, depths))
-            return condition(mask, depth, settings.condition, settings.depth_under_mask)[0]
+            depth = torch.from_numpy(np.array(depths[[place]], np.float32))
+            return condition(
+                as_levels(masks[[place]], labels), depth, settings.condition, settings.depth_under_mask
+            )[0]
 
         self._images = OnDemand(range(len(masks)), make)
 
@@ -61,11 +63,16 @@ class Conditions:
         return torch.stack([self._images[int(place)] for place in places])
 
 
+def as_levels(masks: Pixels, labels: int) -> Tensor:
+    """Masks B,H,W as the mask channel of a condition: of C labels, label k has the level k / (C - 1)."""
+    return torch.from_numpy(masks).float() / (labels - 1)
+
+
 def condition(masks: Tensor, depths: Tensor, use: str, under_mask: str) -> Tensor:
     """B,2,H,W condition image of a ControlNet: mask and depth.
 
     Args:
-        masks: B,H,W in {0, 1}.
+        masks: B,H,W in {0, 1}, or the levels of several classes: see `as_levels`.
         depths: B,H,W in [0, 1].
         use: "both", "mask" or "depth"; the other channel is zero.
         under_mask: what depth shows under the mask: "keep", or "fill" for the continuation of what is around.
@@ -100,7 +107,7 @@ def fill_depth(depths: Tensor, masks: Tensor) -> Tensor:
     paints the old lesion under a new mask.
     """
     margin = max(1, round(_MARGIN * depths.shape[-1]))
-    hole = F.max_pool2d(masks[:, None].to(depths.dtype), 2 * margin + 1, stride=1, padding=margin)
+    hole = F.max_pool2d((masks[:, None] > 0).to(depths.dtype), 2 * margin + 1, stride=1, padding=margin)
     known = 1 - hole
     filled = _continued(depths[:, None] * known, known)
     return torch.where(hole > 0, filled, depths[:, None])[:, 0]

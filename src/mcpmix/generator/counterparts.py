@@ -78,7 +78,7 @@ class CounterpartMaker:
         self.generator, self.arrays, self.config, self.looks = generator, arrays, config, looks
         drawn = config.synthesis
         self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
-        self.conditions = Conditions(arrays.masks, depths, config.finetune)
+        self.conditions = Conditions(arrays.masks, depths, config.finetune, config.data.labels)
 
     def seed(self, request: Request) -> int:
         """The seed of a counterpart: a hash of run, sample id and replica."""

@@ -68,6 +68,7 @@ def key(
         "size": config.data.size,
         "precision": config.runtime.precision,
         "finetune": config.finetune.model_dump(mode="json", exclude=_NOT_IN_KEY),
+        **({"labels": config.data.labels} if config.data.classes else {}),
     }
     if marked is not None:
         inputs["pseudo"] = marked.pseudo.digest
@@ -202,7 +203,8 @@ def _encode(
     if leads and (chosen := validation_records(index, config)):
         held = load_arrays(index.part("validation"), size, cache)
         arrays = held.take([record.id for record in chosen])
-        held_out = HeldOut.encode(arrays, read_depths(depth.folder, arrays.ids), base.vae)
+        depths = read_depths(depth.folder, arrays.ids)
+        held_out = HeldOut.encode(arrays, depths, base.vae, config.data.labels)
     del base
     gc.collect()  # parts of a network may form reference cycles
     if runtime.device.type == "cuda":

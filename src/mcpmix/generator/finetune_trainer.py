@@ -63,7 +63,7 @@ class TrainingSet:
 
     latents: npt.NDArray[np.float32]  # V,U,N,C,h,w, by view (symmetry of the square) and tint; mapped
     conditions: Conditions | Tensor  # N,2,H,W mask and depth; a baseline may have other channels
-    masks: Pixels  # N,H,W in {0, 1}, also where the condition leaves them out
+    masks: Pixels  # N,H,W, 0 is background, also where the condition leaves them out
     text: Tensor  # T,L,C embeddings of the empty prompt, of the full one, and of the full one with each look
     text_of: np.ndarray  # (N,) which of them is that of an image
     dropout: tuple[float, ...]  # how often each channel of the condition is blank
@@ -94,7 +94,7 @@ def draw(
             noise=noise[rows],
             t=torch.from_numpy(t[rows]),
             shown=turn(data.conditions[chosen[rows]], view) * kept,
-            masks=turn(torch.from_numpy(data.masks[chosen[rows]]).float(), view),
+            masks=turn(torch.from_numpy(data.masks[chosen[rows]] > 0).float(), view),
             text=data.text[prompted[rows]],
         )
 
@@ -121,7 +121,7 @@ def prepare(
     rows = [2 + words.index(look) if look else 1 for look in looks] or [1] * len(arrays)
     return TrainingSet(
         latents=_encode_views(base.vae, arrays.images, settings, config.seed, kept, progress),
-        conditions=Conditions(arrays.masks, depths, settings),
+        conditions=Conditions(arrays.masks, depths, settings, config.data.labels),
         masks=arrays.masks,
         text=embed_prompts(base, ["", prompt, *(f"{prompt} {look}" for look in words)]),
         text_of=np.array(rows),

@@ -187,7 +187,7 @@ def dice_of(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic]) -> Flo
 def chance_dice(found: npt.NDArray[np.bool_], masks: npt.NDArray[np.generic], groups: Sequence[str]) -> float:
     """Mean Dice of B,H,W hard masks against the masks of other groups; 0 where there is one group only."""
     names = np.asarray(groups)
-    one, two = (part.reshape(len(part), -1).astype(np.float32) for part in (found, masks))
+    one, two = (part.reshape(len(part), -1).astype(np.float32) for part in (found, masks.astype(bool)))
     total = one.sum(1)[:, None] + two.sum(1)[None]
     dice = np.where(total > 0, 2 * (one @ two.T) / np.maximum(total, 1), 1.0)
     apart = names[:, None] != names[None]
@@ -313,7 +313,7 @@ def _train_fold(
         drawn = seen[torch.randint(len(seen), (count,), generator=rng)]
         images, masks = (
             as_images(arrays.images[drawn]),
-            torch.from_numpy(arrays.masks[drawn])[:, None].float(),
+            torch.from_numpy(arrays.masks[drawn] > 0)[:, None].float(),
         )
         geometry = draw_geometry(count, rng, rotate=_ROTATE, scale=_SCALE, flip=True)
         pictures = vary_colour(apply_geometry(geometry, images), rng, settings.colour).to(device)

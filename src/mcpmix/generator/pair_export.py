@@ -132,5 +132,7 @@ def export_to_nnunet(
         write_json(folder / NNUNET_SPLITS, [ids])
         write_json(folder / NNUNET_COUNTERPARTS / NNUNET_RLA, settings.get("rla", {}))
         # Inside, so that there are both folders or none.
-        convert(Collection(kept, {GIVEN: split}, grouped=grouped), "nnunet", raw / name, progress)
+        classes = tuple(settings["data"].get("classes", ()))
+        whole = Collection(kept, {GIVEN: split}, grouped=grouped, classes=classes)
+        convert(whole, "nnunet", raw / name, progress)
     return dict(counts)

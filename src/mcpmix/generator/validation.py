@@ -21,7 +21,7 @@ from mcpmix.core.pixels import as_images, as_pixels, write_png
 from mcpmix.core.seeds import seed_for, torch_rng
 from mcpmix.core.training import JsonLines
 from mcpmix.data.index import Arrays
-from mcpmix.generator.conditions import condition, swapped_conditions
+from mcpmix.generator.conditions import as_levels, condition, swapped_conditions
 from mcpmix.generator.counterparts import CONTROLNET
 from mcpmix.generator.finetune_trainer import LOG, Networks, encode_all
 from mcpmix.generator.judge import Judge
@@ -43,13 +43,13 @@ class HeldOut:
     ids: tuple[str, ...]
     images: Tensor  # N,3,S,S in [0, 1]
     latents: Tensor  # N,C,h,w
-    masks: Tensor  # N,S,S
+    masks: Tensor  # N,S,S, as `as_levels` gives them
     depths: Tensor  # N,S,S
 
     @classmethod
-    def encode(cls, arrays: Arrays, depths: np.ndarray, vae: Autoencoder) -> Self:
-        """Encode images; depths are N,S,S in [0, 1]."""
-        images, masks = as_images(arrays.images), torch.from_numpy(np.array(arrays.masks)).float()
+    def encode(cls, arrays: Arrays, depths: np.ndarray, vae: Autoencoder, labels: int = 2) -> Self:
+        """Encode images; depths are N,S,S in [0, 1], labels as for `as_levels`."""
+        images, masks = as_images(arrays.images), as_levels(np.array(arrays.masks), labels)
         return cls(arrays.ids, images, encode_all(vae, images), masks, torch.from_numpy(depths).float())
 
     @property
@@ -202,7 +202,7 @@ class Validator:
         if self.judge is None:
             return float(np.mean(swap_alignment(own, other, masks, others)))
         pairs = ((own, masks), (other, others))
-        dice = [self.judge.dice(as_pixels(images), wanted.byte().numpy()) for images, wanted in pairs]
+        dice = [self.judge.dice(as_pixels(images), (wanted > 0).byte().numpy()) for images, wanted in pairs]
         return float(np.mean(np.concatenate(dice)))
 
 

@@ -7,7 +7,7 @@ never read as a mask of 0 and 1. Anything else is a soft map and needs a thresho
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,13 @@ _SHOWN = 10
 _LARGEST = 89_478_485  # values, as Pillow's limit of pixels
 
 Missing = Literal["error", "empty"]
+
+
+class OneClass(NamedTuple):
+    """One class of label maps, against all else in them."""
+
+    label: int  # its number
+    labels: int  # how many there are, background included
 
 
 @dataclass(frozen=True)
@@ -68,29 +75,40 @@ def pair_files(
     return pairs, sorted(set(predictions) - set(truths))
 
 
-def read_pair(files: FilePair, threshold: float | None) -> tuple[Mask, Mask, int]:
+def read_pair(
+    files: FilePair, threshold: float | None, one: OneClass | None = None
+) -> tuple[Mask, Mask, int]:
     """Both masks of an image, and how many of their pixels a threshold decided, by `read_mask`.
 
     A missing prediction is an empty mask.
     """
-    truth, altered = read_mask(files.truth, threshold)
+    truth, altered = read_mask(files.truth, threshold, one)
     if files.prediction is None:
         return truth, np.zeros_like(truth), altered
-    prediction, more = read_mask(files.prediction, threshold)
+    prediction, more = read_mask(files.prediction, threshold, one)
     return truth, prediction, altered + more
 
 
-def read_mask(path: Path, threshold: float | None = None) -> tuple[Mask, int]:
+def read_mask(path: Path, threshold: float | None = None, one: OneClass | None = None) -> tuple[Mask, int]:
     """Read a hard mask.
 
     Args:
         threshold: fraction of full scale in (0, 1]. Soft maps are foreground where they reach it; hard masks
             are left alone. None: soft maps are refused.
+        one: the class that is foreground; files then are label maps.
 
     Returns:
         The mask, and how many of its pixels were neither 0 nor full scale before the threshold.
     """
-    grey, lossy = _read(path)
+    grey, lossy = _read(path, indices=one is not None)
+    if one is not None:
+        if lossy or grey.dtype.kind not in "bui" or not 0 <= grey.min() <= grey.max() < one.labels:
+            found = ", ".join(f"{value:g}" for value in np.unique(grey)[:_SHOWN])
+            raise DataError(
+                f"{path} must hold the labels 0 to {one.labels - 1} of the classes, not as a JPEG, but holds "
+                f"{found}."
+            )
+        return as_mask(grey == one.label), 0
     if _is_hard(grey, lossy):
         return as_mask(grey != 0), 0
     scaled = _scale(grey, path)
@@ -137,10 +155,10 @@ def _index(folder: Path, ending: str, role: str) -> dict[str, Path]:
     return found
 
 
-def _read(path: Path) -> tuple[npt.NDArray[Any], bool]:
+def _read(path: Path, *, indices: bool = False) -> tuple[npt.NDArray[Any], bool]:
     """The values of a file as they are stored, (H, W), and whether JPEG may have blurred them."""
     if path.suffix.lower() != ".npy":
-        return read_grey(path, deep=True)
+        return read_grey(path, deep=True, indices=indices)
     try:
         # Mapped: its head may claim any size, and only what the file really holds takes memory.
         values = np.load(path, mmap_mode="r", allow_pickle=False)

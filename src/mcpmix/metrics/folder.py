@@ -17,6 +17,7 @@ from mcpmix.core.pixels import Pixels, list_images
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.sample import read_image
 from mcpmix.data.tables import write_csv
+from mcpmix.metrics.classes import mean_over_classes
 from mcpmix.metrics.contract import (
     DEFAULT_BAND,
     DEFAULT_RULE,
@@ -27,7 +28,15 @@ from mcpmix.metrics.contract import (
     check_lengths,
 )
 from mcpmix.metrics.conventions import ConventionRow, conventions_table
-from mcpmix.metrics.files import FilePair, Missing, pair_files, read_mask, read_pair, read_probability
+from mcpmix.metrics.files import (
+    FilePair,
+    Missing,
+    OneClass,
+    pair_files,
+    read_mask,
+    read_pair,
+    read_probability,
+)
 from mcpmix.metrics.statistics import Aggregate, PairedTest, bootstrap_intervals, compare_methods, summarise
 from mcpmix.metrics.suite import Counts, region_scores, score_with_counts
 
@@ -47,6 +56,7 @@ class FolderOptions:
     truth_ending: str = ""  # what true masks have at the end of their stem beyond the name
     prediction_ending: str = ""
     missing: Missing = "error"  # or "empty": a truth without prediction counts as an empty prediction
+    one: OneClass | None = None  # the class that is scored, where masks have several; None: lesion
 
     def __post_init__(self) -> None:
         check_lengths(self.tolerances, self.band)
@@ -55,6 +65,8 @@ class FolderOptions:
             problems.append(f"threshold must be in (0, 1] or None, but is {self.threshold!r}")
         if self.missing not in ("error", "empty"):
             problems.append(f"missing must be 'error' or 'empty', but is {self.missing!r}")
+        if self.one is not None and self.threshold is not None:
+            problems.append("threshold is for soft maps of one class, and these are labels of several")
         if problems:
             raise ConfigError(bullet_list("Wrong settings for scoring a folder:", problems))
 
@@ -195,7 +207,7 @@ class FolderReport:
         if worst := self.worst():
             (out / "worst").mkdir()
         for number, case in enumerate(worst, start=1):
-            truth, prediction, _ = read_pair(case.files, self.options.threshold)
+            truth, prediction, _ = read_pair(case.files, self.options.threshold, self.options.one)
             name = case.files.name
             photo = None
             if name in photos:
@@ -233,6 +245,8 @@ def score_folder(
         StorageError: `out` holds other files.
     """
     settings = FolderOptions(**options)
+    if conventions and settings.one is not None:
+        raise ConfigError("The conventions of other evaluations are for masks of lesion and background only.")
     folders = [Path(folder) for folder in (prediction, against) if folder is not None]
     pairings = [
         pair_files(
@@ -255,7 +269,7 @@ def score_folder(
 
     def soft_pairs() -> Iterator[tuple[Mask, npt.NDArray[Any]]]:
         for pair in pairings[0][0]:
-            mask, _ = read_mask(pair.truth, settings.threshold)
+            mask, _ = read_mask(pair.truth, settings.threshold, settings.one)
             yield mask, read_probability(pair.prediction) if pair.prediction else np.zeros(mask.shape)
 
     report = FolderReport(
@@ -272,6 +286,44 @@ def score_folder(
     return report
 
 
+def score_class_folders(
+    truth: str | Path,
+    prediction: str | Path,
+    classes: Sequence[str],
+    *,
+    out: str | Path | None = None,
+    **options: Any,  # noqa: ANN401
+) -> tuple[dict[str, FolderReport], dict[str, Aggregate]]:
+    """Score predicted label maps against true ones: each class against all else, and the mean over them.
+
+    Args:
+        classes: names of the labels 1, 2, ...
+        out: gets a folder for each class, and `mean.json`.
+        **options: all others of `score_folder`.
+
+    Returns:
+        The report of each class, and each metric of the mean of `ClassScores` over the images.
+    """
+    if len(set(classes)) != len(classes) or any(Path(name).name != name for name in classes):
+        raise ConfigError(f"classes must be different names without a slash, but are {', '.join(classes)}.")
+    reports = {
+        name: score_folder(
+            truth,
+            prediction,
+            out=None if out is None else Path(out) / name,
+            one=OneClass(label, len(classes) + 1),
+            **options,
+        )
+        for label, name in enumerate(classes, 1)
+    }
+    images = zip(*(report.method.images for report in reports.values()), strict=True)
+    rows = [mean_over_classes([one.scores for one in each], [one.counts for one in each]) for each in images]
+    mean = summarise(rows)
+    if out is not None:
+        write_json(Path(out) / "mean.json", {key: asdict(value) for key, value in mean.items()})
+    return reports, mean
+
+
 def _score_method(
     folder: Path, pairs: Sequence[FilePair], extra: Sequence[str], options: FolderOptions, progress: Progress
 ) -> MethodScores:
@@ -279,7 +331,7 @@ def _score_method(
     with progress.track(f"scoring {folder.name}", len(pairs)) as advance:
         for pair in pairs:
             try:
-                truth, prediction, thresholded = read_pair(pair, options.threshold)
+                truth, prediction, thresholded = read_pair(pair, options.threshold, options.one)
                 masks = truth.view(np.bool_), prediction.view(np.bool_)  # checked already
                 scored = score_with_counts(*masks, options.tolerances, options.band, options.rule)
                 images.append(ImageScore(pair, *scored, thresholded))

@@ -139,8 +139,15 @@ class AugMix(AppearanceMix):
 
 
 def jensen_shannon(logits: Sequence[Tensor]) -> Tensor:
-    """Jensen-Shannon divergence of binary predictions, in nats, averaged over pixels; 0-d, in [0, log 2]."""
+    """Jensen-Shannon divergence of predictions, in nats, averaged over pixels; 0-d, 0 or more.
+
+    Binary with one channel, in [0, log 2] for two; with several, over the labels.
+    """
     values = torch.stack([part.float() for part in logits])
+    if values.shape[2] > 1:
+        logs = values.log_softmax(2)
+        middle = logs.exp().mean(0).clamp_min(_TINY).log()
+        return (logs.exp() * (logs - middle)).sum(2).mean()
     chances = values.sigmoid()
     centre = chances.mean(0).clamp(_TINY, 1 - _TINY)
     lesion = chances * (F.logsigmoid(values) - centre.log())

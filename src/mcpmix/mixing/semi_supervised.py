@@ -23,6 +23,7 @@ from mcpmix.mixing.strategy import (
     TrainingSource,
     require,
 )
+from mcpmix.networks.loss import probabilities
 
 
 def with_pseudo_labels(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -153,7 +154,7 @@ class MeanTeacher(Strategy):
         self._follow()
         images = batch.unlabelled_images()
         with torch.no_grad():
-            targets = torch.sigmoid(self.teacher.eval()(images).float())
+            targets = probabilities(self.teacher.eval()(images))
         changed = apply_colour(draw_colour(len(images), rng, self.colour), denormalise(images))
         return [
             Term(batch.images, batch.masks, 1.0, "real"),

@@ -23,7 +23,7 @@ Search = Mapping[str, Sequence[object]]
 """Values of settings that are worth trying, the published ones among them."""
 
 InputGradient = Callable[[Tensor, Tensor], Tensor]
-"""From images (B, 3, H, W) and targets (B, 1, H, W) to the gradient of the loss at the images, like them."""
+"""From images (B, 3, H, W) and targets (B, C, H, W) to the gradient of the loss at the images, like them."""
 
 
 TrainingSource = Literal["", "images", "pseudo-masks"]
@@ -50,7 +50,8 @@ class Batch:
 
     Attributes:
         images: Real images, (B, 3, H, W), float, normalised.
-        masks: Hard masks, (B, 1, H, W), float in {0, 1}.
+        masks: Hard masks, (B, C, H, W), float in {0, 1}: lesion, or with several classes one channel for each
+            label, background first.
         synthetic: Counterparts under the same masks and the same geometric transform, like `images`; None if
             the strategy needs no pairs.
         ids: The ids of the B samples.
@@ -74,8 +75,11 @@ class Batch:
         problems = []
         if self.images.ndim != 4 or self.images.shape[1] != 3:
             problems.append(f"images are {tuple(self.images.shape)}; expected (B, 3, H, W)")
-        if self.masks.shape != (len(self.images), 1, *self.images.shape[2:]):
-            problems.append(f"masks are {tuple(self.masks.shape)}; expected (B, 1, H, W) like the images")
+        if self.masks.ndim != 4 or (len(self.masks), *self.masks.shape[2:]) != (
+            len(self.images),
+            *self.images.shape[2:],
+        ):
+            problems.append(f"masks are {tuple(self.masks.shape)}; expected (B, C, H, W) like the images")
         if self.synthetic is not None and self.synthetic.shape != self.images.shape:
             problems.append(f"synthetic is {tuple(self.synthetic.shape)}; expected the shape of the images")
         if len(self.ids) != len(self.images):
@@ -139,7 +143,7 @@ class Term:
 
     Attributes:
         images: (B', 3, H, W), float, normalised; may carry a graph.
-        targets: (B', 1, H, W), float in [0, 1]; hard for MCPMix, soft for some baselines.
+        targets: (B', C, H, W), float in [0, 1]; hard for MCPMix, soft for some baselines.
         weight: Weight of the mean loss of this term; a 0-d tensor may carry a graph.
         name: "real" for unchanged real images, anything else for others; a loop updates running batch
             statistics on "real" terms only.
@@ -201,7 +205,7 @@ class Strategy(nn.Module, ABC):
     def consistency(self, logits: Sequence[Tensor], terms: Sequence[Term]) -> Tensor:  # noqa: ARG002
         """A penalty between the predictions of the terms, 0-d, to add to the objective; 0 by default.
 
-        Logits are one (B', 1, H, W) tensor per term; under autocast they may be of lower precision.
+        Logits are one (B', C, H, W) tensor per term; under autocast they may be of lower precision.
         """
         return torch.zeros((), device=logits[0].device)
 

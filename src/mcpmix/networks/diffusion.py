@@ -407,6 +407,6 @@ def training_loss(
 
 def lesion_emphasis(masks: Tensor, size: tuple[int, int], weight: float) -> Tensor:
     """Weights B,h,w of mean 1 by which a place under the masks B,H,W counts `weight` times as much."""
-    covered = F.adaptive_avg_pool2d(masks[:, None], size)[:, 0]
+    covered = F.adaptive_avg_pool2d((masks[:, None] > 0).to(masks), size)[:, 0]
     emphasis = 1 + (weight - 1) * covered
     return emphasis / emphasis.mean(dim=(1, 2), keepdim=True)

@@ -56,7 +56,7 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 
 
 def input_gradient(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of the summed loss at images B,3,H,W with targets B,1,H,W.
+    """The gradient of the summed loss at images B,3,H,W with targets B,C,H,W.
 
     The network is in evaluation mode meanwhile, so that neither dropout nor batch statistics are touched,
     and the gradients of its parameters are neither computed nor changed.
@@ -72,6 +72,16 @@ def input_gradient(network: nn.Module, images: Tensor, targets: Tensor) -> Tenso
         network.train(training)
 
 
+def probabilities(logits: Tensor) -> Tensor:
+    """Chances of logits (B, C, H, W), like them: of lesion with one channel, else of each label."""
+    return torch.sigmoid(logits.float()) if logits.shape[1] == 1 else torch.softmax(logits.float(), 1)
+
+
 def segmentation_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean binary cross-entropy of logits against hard or soft targets in [0, 1]; 0-d."""
+    """Mean cross-entropy of logits against hard or soft targets in [0, 1], alike in shape; 0-d.
+
+    Binary with one channel; with several, one for each label, over the labels of a pixel.
+    """
+    if logits.ndim == 4 and logits.shape[1] > 1:
+        return F.cross_entropy(logits.float(), targets)
     return F.binary_cross_entropy_with_logits(logits.float(), targets)

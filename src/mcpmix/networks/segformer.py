@@ -36,14 +36,15 @@ _EXPECTED = (
 
 
 class Segformer(nn.Module):
-    """SegFormer with one output channel, its logits brought to the input's size.
+    """SegFormer, its logits brought to the input's size.
 
     Args:
         variant: "nano", "b0" ... "b5".
         weights: "embedded" (nano), a hub id that is on this machine, or a local folder; None: from scratch.
+        channels: C, of the logits.
     """
 
-    def __init__(self, variant: str, weights: str | None = None) -> None:
+    def __init__(self, variant: str, weights: str | None = None, channels: int = 1) -> None:
         super().__init__()
         if variant not in _SEGFORMER:
             raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(_SEGFORMER)}.")
@@ -56,7 +57,7 @@ class Segformer(nn.Module):
             depths=depths,
             hidden_sizes=widths,
             decoder_hidden_size=decoder,
-            num_labels=1,
+            num_labels=channels,
             classifier_dropout_prob=0.1,
         )
         if weights is None:
@@ -65,11 +66,11 @@ class Segformer(nn.Module):
         folder = require_segformer(weights, variant, config)
         with _without_report():
             self.network = SegformerForSemanticSegmentation.from_pretrained(
-                folder, num_labels=1, ignore_mismatched_sizes=True, dtype=torch.float32
+                folder, num_labels=channels, ignore_mismatched_sizes=True, dtype=torch.float32
             )
 
     def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W to B,1,H,W logits."""
+        """B,3,H,W to B,C,H,W logits."""
         logits = self.network(pixel_values=images).logits
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
 

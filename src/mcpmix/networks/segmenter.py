@@ -29,12 +29,13 @@ from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pi
 WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
 _TIMM = "tu-"  # smp's prefix of encoders from timm
+Options = Mapping[str, Any] | None
 
 
 def build_segmenter(
-    name: str, variant: str, weights: str | None = None, options: Mapping[str, Any] | None = None
+    name: str, variant: str, weights: str | None = None, options: Options = None, channels: int = 1
 ) -> nn.Module:
-    """A network from B,3,H,W images (ImageNet-normalised) of any size to B,1,H,W logits.
+    """A network from B,3,H,W images (ImageNet-normalised) of any size to B,C,H,W logits.
 
     Args:
         name: a key of `SEGMENTERS`, or "package.module:ClassName" of an own network.
@@ -44,6 +45,7 @@ def build_segmenter(
             machine for segformer; a file or folder for the encoder of unet and deeplabv3plus; a file for
             the others.
         options: further arguments of a network of smp, such as `decoder_channels` of unet.
+        channels: C: 1 for lesion or not, else one for each label, background first.
 
     Raises:
         ConfigError: the name or variant is unknown; the message lists what there is.
@@ -60,28 +62,26 @@ def build_segmenter(
             f"{', '.join(_WITH_OPTIONS)} and classes of segmentation_models_pytorch: leave them out."
         )
     if ":" in name:
-        return _build_own(name, variant, weights, options or {})
+        return _build_own(name, variant, weights, options, channels)
     if name not in SEGMENTERS:
         raise ConfigError(
             f"segmenter.name: there is no {name!r} (your own network is 'package.module:ClassName'); "
             f"{did_you_mean(name, SEGMENTERS)}"
         )
-    if options:
-        return SEGMENTERS[name](variant, weights, options=options)
-    return SEGMENTERS[name](variant, weights)
+    return SEGMENTERS[name](variant, weights, channels, **({"options": options} if options else {}))
 
 
-def _segformer(variant: str, weights: str | None) -> nn.Module:
+def _segformer(variant: str, weights: str | None, channels: int) -> nn.Module:
     from mcpmix.networks.segformer import Segformer
 
-    return Segformer(variant, weights)
+    return Segformer(variant, weights, channels)
 
 
-def _segnet(variant: str, weights: str | None) -> nn.Module:
+def _segnet(variant: str, weights: str | None, channels: int) -> nn.Module:
     """SegNet "vgg16" (the paper's) or "small" for any image size; `weights` are of the whole network."""
     if variant not in SEGNETS:
         raise ConfigError(f"segmenter.variant: unknown {variant!r}; known: {', '.join(SEGNETS)}.")
-    network = SegNet(SEGNETS[variant])
+    network = SegNet(SEGNETS[variant], channels)
     if weights is not None:
         load_matching(network, read_state(weights), f"{weights} is not a SegNet {variant}:")
     return AnySize(network, 2 ** len(SEGNETS[variant]))
@@ -91,9 +91,10 @@ def _of_smp(
     architecture: str | Callable[..., nn.Module],
     variant: str,
     weights: str | None,
-    options: Mapping[str, Any] | None = None,
+    channels: int,
+    options: Options = None,
 ) -> nn.Module:
-    """A class of segmentation-models-pytorch, or the one of this name, with one output channel.
+    """A class of segmentation-models-pytorch, or the one of this name, with so many output channels.
 
     The variant is its encoder: a name of smp, or "tu-" and a name of timm. `weights` must have every tensor
     of the encoder; a classifier among them is ignored.
@@ -113,7 +114,7 @@ def _of_smp(
             f"segmenter.variant: there is no encoder {variant!r} (those of timm.list_models() take 'tu-', as "
             f"tu-tf_efficientnet_lite0); {did_you_mean(variant, names)}"
         )
-    fixed = {"encoder_name": variant, "encoder_weights": None, "in_channels": 3, "classes": 1}
+    fixed = {"encoder_name": variant, "encoder_weights": None, "in_channels": 3, "classes": channels}
     known_options = [key for key in inspect.signature(build).parameters if key not in fixed]
     if unknown := [key for key in options or {} if key not in known_options]:
         raise ConfigError(
@@ -160,12 +161,12 @@ SEGMENTERS: dict[str, Callable[..., nn.Module]] = {
 """What builds a network from a variant and a source of weights, by name."""
 
 
-def _build_own(path: str, variant: str, weights: str | None, options: Mapping[str, Any]) -> nn.Module:
+def _build_own(path: str, variant: str, weights: str | None, options: Options, channels: int) -> nn.Module:
     """The network of an import path.
 
-    The class is called as `Class(variant=variant)` if it has a parameter of that name, else without
-    arguments. It gets images whose sides are multiples of its attribute `size_multiple` (32 if it has none),
-    and returns (B, 1, h, w) logits; smaller ones are enlarged. A class of segmentation_models_pytorch takes
+    The class is called with `variant`, and with `classes`, the number of several channels, where it has such
+    parameters. It gets images whose sides are multiples of its attribute `size_multiple` (32 if it has none),
+    and returns (B, C, h, w) logits; smaller ones are enlarged. A class of segmentation_models_pytorch takes
     `variant` as its encoder, and `weights` for it.
     """
     import segmentation_models_pytorch as smp
@@ -181,10 +182,11 @@ def _build_own(path: str, variant: str, weights: str | None, options: Mapping[st
     if not callable(made):
         raise ConfigError(f"segmenter.name: {path} is {type(made).__name__}; expected a class of nn.Module.")
     if isinstance(made, type) and issubclass(made, smp.base.SegmentationModel):
-        return _of_smp(made, variant, weights, options)
+        return _of_smp(made, variant, weights, channels, options)
     if options:
         raise ConfigError(f"segmenter.options: {path} is not of smp and takes none; leave them out.")
-    arguments = {"variant": variant} if "variant" in inspect.signature(made).parameters else {}
+    offered: dict[str, Any] = {"variant": variant} | ({"classes": channels} if channels > 1 else {})
+    arguments = {name: offered[name] for name in inspect.signature(made).parameters if name in offered}
     try:
         inspect.signature(made).bind(**arguments)
     except TypeError as error:
@@ -197,25 +199,26 @@ def _build_own(path: str, variant: str, weights: str | None, options: Mapping[st
         raise ConfigError(f"segmenter.name: {path} gave {type(network).__name__}; expected an nn.Module.")
     if weights is not None:
         load_matching(network, read_state(weights), f"segmenter.weights: {weights} does not fit {path}:")
-    return AnySize(_Checked(network, path), int(getattr(network, "size_multiple", 32)))
+    return AnySize(_Checked(network, path, channels), int(getattr(network, "size_multiple", 32)))
 
 
 class _Checked(nn.Module):
     """A user's network whose logits are brought to the size of the image; other outputs are refused."""
 
-    def __init__(self, network: nn.Module, path: str) -> None:
+    def __init__(self, network: nn.Module, path: str, channels: int) -> None:
         super().__init__()
         self.network = network
-        self._path = path
+        self._path, self._channels = path, channels
 
     def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W to B,1,H,W logits."""
+        """B,3,H,W to B,C,H,W logits."""
         logits = self.network(images)
-        if not isinstance(logits, Tensor) or logits.shape[:2] != (len(images), 1) or logits.ndim != 4:
+        if getattr(logits, "shape", ())[:2] != (len(images), self._channels) or logits.ndim != 4:
             came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ModelError(
                 f"{self._path}: the network returned {came} for images {tuple(images.shape)}; expected "
-                "logits (B, 1, H, W), one channel, before the sigmoid."
+                f"logits (B, {self._channels}, H, W), before the sigmoid or softmax: one channel, or one "
+                "for each label of several classes, which a parameter `classes` counts."
             )
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
 
@@ -236,7 +239,7 @@ class AnySize(nn.Module):
         self.multiple = multiple
 
     def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W to B,1,H,W logits."""
+        """B,3,H,W to B,C,H,W logits."""
         height, width = images.shape[2:]
         padded = F.pad(images, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
         logits: Tensor = self.network(padded)
@@ -261,7 +264,7 @@ class _EncoderDecoder(nn.Module):
         self.register_buffer("shift", shift[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W to B,1,H,W logits; at least two images where DeepLabV3+ is trained."""
+        """B,3,H,W to B,C,H,W logits; at least two images where DeepLabV3+ is trained."""
         if self.training and len(images) == 1 and type(self.inner.network).__name__ == "DeepLabV3Plus":
             raise TrainingError(
                 "DeepLabV3+ cannot be trained on a batch of one image: batch norm of its image pooling needs "
@@ -391,12 +394,13 @@ def load_network(folder: Path, trust: bool | str = False) -> tuple[nn.Module, di
             "you trust this folder and that code, say so: --trust, or load_segmenter(..., trust=True)."
         )
     headline = f"{path} is not of a {name} {variant}, which {_CONFIG} next to it names:"
-    options = description.get("options")
+    options, classes = description.get("options"), description.get("classes", [])
+    build = partial(build_segmenter, name, variant, options=options, channels=len(classes) + 1)
     try:
         if options:  # they may ask for any amount of memory: shapes are compared before there is any
             with torch.device("meta"):
-                require_match(state, build_segmenter(name, variant, options=options).state_dict(), headline)
-        network = build_segmenter(name, variant, options=options)
+                require_match(state, build().state_dict(), headline)
+        network = build()
     except (ConfigError, ModelError, MemoryError):
         raise
     except Exception as error:  # whatever a network makes of arguments that are not meant for it
@@ -433,6 +437,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "variant": ("a text", lambda value: isinstance(value, str)),
     "size": ("whole pixels up to 8192", lambda value: type(value) is int and 0 < value <= 8192),
     "options": ("settings by name", lambda value: isinstance(value, dict)),
+    "classes": ("2 to 255 names", lambda value: isinstance(value, list) and 2 <= len(value) <= 255),
     "validation_dsc": ("a number", lambda value: type(value) in (int, float)),
 }
 

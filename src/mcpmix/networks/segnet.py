@@ -19,9 +19,10 @@ class SegNet(nn.Module):
     Args:
         stages: width and number of convolutions (at least 1) of each stage of the encoder, from the image
             down. The decoder mirrors them. Sides of images must be multiples of 2 ** len(stages).
+        channels: C, of the logits.
     """
 
-    def __init__(self, stages: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, stages: tuple[tuple[int, int], ...], channels: int = 1) -> None:
         super().__init__()
         inputs = [3, *(width for width, _ in stages[:-1])]
         self.encoder = nn.ModuleList(
@@ -33,10 +34,10 @@ class SegNet(nn.Module):
             _stage([width] * count + [after])
             for after, (width, count) in reversed(list(zip(outputs, stages, strict=True)))
         )
-        self.head = nn.Conv2d(stages[0][0], 1, 3, padding=1)
+        self.head = nn.Conv2d(stages[0][0], channels, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """B,3,H,W to B,1,H,W logits; H and W multiples of 2 ** number of stages."""
+        """B,3,H,W to B,C,H,W logits; H and W multiples of 2 ** number of stages."""
         maps, places = images, []
         for stage in self.encoder:
             maps, where = F.max_pool2d(stage(maps), 2, return_indices=True)

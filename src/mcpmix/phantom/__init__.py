@@ -3,7 +3,7 @@
 From arguments to a frame: draw the scene, shade it, and pass the light through the patient's device.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import ndimage
@@ -26,6 +26,8 @@ from mcpmix.phantom.surface import build_surface, pixel_grid
 __all__ = ["PhantomFrame", "patient_style", "render"]
 
 _SMALLEST, _LARGEST = 16, 2048
+KINDS = (("pale", "flat", 0.1), ("dark", "pedunculated", 0.5))  # colour, shape, height of lesions
+_CLEAR = 0.7  # least contrast of a lesion whose kind is to be seen
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class PhantomFrame:
     """One rendered frame with its exact annotation."""
 
     image: Pixels  # (H, W, 3) uint8, RGB
-    mask: Pixels  # (H, W) uint8 in {0, 1}: the pixels that show the lesion
+    # (H, W) uint8 in {0, 1}: the pixels that show the lesion; 2 for a lesion of the second kind.
+    mask: Pixels
     # (H, W) float32 in [0, 1], near = 1: inverse depth, scaled to the visible field of this frame; 0 outside.
     depth: Floats
     # Appearance of patient and frame, in the order mucosa, view, light, vessels, focus, surface, lesion
@@ -43,13 +46,15 @@ class PhantomFrame:
     frame: int
 
 
-def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame:
+def render(seed: int, patient: int, frame: int, size: int = 128, kinds: int = 1) -> PhantomFrame:
     """Render a frame of a patient; the result depends on the arguments only.
 
     Args:
         seed: of the whole phantom data set.
         frame: frames share the patient's look and differ in pose and lesion.
         size: height and width in pixels, 16..2048. The scene does not depend on it.
+        kinds: 1: lesions as they come. 2: by turns flat and pale, with the label 1, or raised and dark, with
+            the label 2.
     """
     if not _SMALLEST <= size <= _LARGEST:
         raise DataError(
@@ -58,6 +63,15 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
         )
     style = patient_style(seed, patient)
     scene = draw_scene(seed, patient, frame, style)
+    label = 1
+    if kinds > 1:
+        label += (patient + frame) % len(KINDS)
+        colour, shape, height = KINDS[label - 1]
+        style = replace(style, lesion_colour=colour)
+        lesion = replace(
+            scene.lesion, shape=shape, height=height, contrast=max(scene.lesion.contrast, _CLEAR)
+        )
+        scene = replace(scene, lesion=lesion)
     x, y = pixel_grid(size)
     view = view_distance(style, x, y)
     surface = build_surface(style, scene, x, y)
@@ -73,7 +87,7 @@ def render(seed: int, patient: int, frame: int, size: int = 128) -> PhantomFrame
     look = (style.mucosa, style.view, style.light, style.vessels, style.focus, style.surface)
     return PhantomFrame(
         image=_device(style, scene, rng, linear, view),
-        mask=mask.astype(np.uint8),
+        mask=mask.astype(np.uint8) * np.uint8(label),
         depth=np.where(visible, depth, np.float32(0.0)).astype(np.float32),
         words=(*look, style.lesion_colour, elevation, extent),
         patient=patient,

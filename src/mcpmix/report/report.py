@@ -83,7 +83,9 @@ def run(
             marks: dict[str, object] = {"leaks": results.leaks} if results.leaks else {}
             marks |= {"groups_guessed": True} if results.guessed else {}
             marks |= {"alarms": results.alarms} if results.alarms else {}
-            known = {part.part: part.table for part in results.parts[1:]}
+            known: dict[str, object] = {part.part: part.table for part in results.parts[1:]}
+            if results.config.data.classes:
+                known["classes"] = {part.part: part.class_tables for part in results.parts}
             write_json(space.folder / "table.json", {"run": config.name, **marks, **table, **known})
             write_text(space.folder / "table.md", to_markdown(results))
             advance(1, "tables")
@@ -171,6 +173,18 @@ class Results:
         read = {run: tables.read_summary(item / name) for run, item in self.evaluations.items()}
         return tables.build_table(read, [column for part in self.columns for column in part])
 
+    @cached_property
+    def class_tables(self) -> dict[str, Table]:
+        """The region metrics of each class; none where masks are lesion or background."""
+        name = f"classes{TESTED[self.part]}.json"
+        return {
+            label: tables.build_table(
+                {run: tables.read_summary(item / name, label) for run, item in self.evaluations.items()},
+                self.columns[0],
+            )
+            for label in self.config.data.classes
+        }
+
     @property
     def records(self) -> list[Record]:
         """The images of the test part."""
@@ -200,6 +214,12 @@ class Results:
         return sentences.basis(self.table, images)
 
     @property
+    def class_notes(self) -> list[str]:
+        """What figures are where there are several classes."""
+        classes = self.config.data.classes
+        return [sentences.CLASS_MEAN.format(", ".join(classes))] if classes else []
+
+    @property
     def steps(self) -> dict[str, list[int]]:
         """Optimiser steps of the trainings of each arm."""
         steps: dict[str, list[int]] = defaultdict(list)
@@ -216,7 +236,9 @@ def to_markdown(results: Results) -> str:
     for part in results.parts:
         table = part.table
         lines += [f"## {part.title}\n", *(tables.to_markdown(table, columns) for columns in part.columns)]
-        notes = [part.basis, sentences.undefined_note(table, table["columns"])]
+        for name, each in part.class_tables.items():
+            lines += [f"### {name}\n", tables.to_markdown(each, part.columns[0])]
+        notes = [part.basis, *part.class_notes, sentences.undefined_note(table, table["columns"])]
         lines += [f"{note}\n" for note in ([f"**{part.leak_text}**"] if part.leaks else []) + notes]
     caution = sentences.caution(len(results.table["seeds"]))
     return "\n".join([*lines, *([f"{caution}\n"] if caution else [])])
@@ -284,8 +306,11 @@ def _tables(results: Results) -> list[tuple[str, list[Row], list[list[Column]], 
     steps = sentences.step_note(results.steps, config.train.batch_size)
     shown = []
     for part in results.parts:
-        notes = [*leaks, part.basis, sentences.undefined_note(part.table, region), steps]
+        notes = [*leaks, part.basis, *part.class_notes, sentences.undefined_note(part.table, region), steps]
         shown.append((part.title, part.table["rows"], [region], notes))
+        for name, each in part.class_tables.items():
+            title = f"{name}, known {part.word}" if part.part == KNOWN else f"Class {name}"
+            shown.append((title, each["rows"], [region], [sentences.undefined_note(each, region)]))
     for part in results.parts:
         title = f"Boundaries, known {part.word}" if part.part == KNOWN else "Boundaries"
         notes = [*leaks, lengths, sentences.undefined_note(part.table, [*boundary, *sides])]
@@ -330,10 +355,11 @@ def _cases(results: Results) -> dict[str, object]:
     records = {record.id: record for record in results.records}
     cases = []
     for kind, name in pick_cases(values, _CASES):
-        image, truth = read_image(records[name].image), read_mask(records[name].mask)
+        labels = records[name].labels
+        image, truth = read_image(records[name].image), read_mask(records[name].mask, labels)
+        files = {arm: results.evaluations[arm, seed] / f"predictions/{name}.png" for arm in scores}
         predictions = [
-            (arms[arm], read_mask(results.evaluations[arm, seed] / f"predictions/{name}.png"), found[name])
-            for arm, found in scores.items()
+            (arms[arm], read_mask(files[arm], labels), found[name]) for arm, found in scores.items()
         ]
         value = f"DSC {values[name]:.1f}" if reference is None else f"{values[name]:+.1f} points"
         title = f"{kind}: {name}, {value.replace('-', '−')}"

@@ -13,6 +13,10 @@ _CHANGES = (
     "Look at the masks (`mcpmix check CONFIG --html audit.html`), then train longer (train.epochs) or with "
     "another train.learning_rate"
 )
+CLASS_MEAN = (
+    "Each figure of an image is the mean over the classes {} that are in its truth or in its prediction; "
+    "each class against all else is in a table of its own."
+)
 _FEW_SEEDS = 10  # below this a standard deviation over seeds is itself a rough estimate
 
 

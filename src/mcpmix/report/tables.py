@@ -110,12 +110,16 @@ def all_columns(tolerances: Sequence[float]) -> list[list[Column]]:
     return [[*REGION, *pooled], boundary, sides]
 
 
-def read_summary(path: Path) -> Summary:
-    """Read a summary.json; a pooled value becomes an entry of its own, `pooled_` before its name."""
+def read_summary(path: Path, name: str = "") -> Summary:
+    """Read a summary.json; a pooled value becomes an entry of its own, `pooled_` before its name.
+
+    With a name, the summary of this class in the classes.json of an evaluation.
+    """
     summary = {}
     try:
-        for key, entry in read_json(path).items():
-            summary[key] = {name: float(entry[name]) for name in ("mean", "n", "undefined")}
+        content = read_json(path)
+        for key, entry in (content[name] if name else content).items():
+            summary[key] = {value: float(entry[value]) for value in ("mean", "n", "undefined")}
             if "pooled" in entry:
                 value, images = float(entry["pooled"]), summary[key]["n"] + summary[key]["undefined"]
                 undefined = images if math.isnan(value) else 0

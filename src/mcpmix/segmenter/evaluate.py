@@ -1,11 +1,9 @@
 """Scores of a segmenter on the test images, at their own size; those of the part `known` by themselves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
@@ -20,7 +18,14 @@ from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, leak_text, rea
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import KNOWN
 from mcpmix.data.tables import write_csv
-from mcpmix.metrics import Counts, region_scores, score_with_counts, summarise
+from mcpmix.metrics import (
+    Counts,
+    mean_over_classes,
+    region_scores,
+    score_classes,
+    score_with_counts,
+    summarise,
+)
 from mcpmix.networks.weight_files import resolve
 from mcpmix.segmenter.model_card import write_scored_card
 from mcpmix.segmenter.predict import Predictor, load_segmenter
@@ -81,7 +86,7 @@ def run(
         summaries, facts = {}, {}
         for part in dict.fromkeys(record.split for record in records):
             rows = [row for row, record in zip(done, records, strict=True) if record.split == part]
-            summaries[part] = _write_scores(space.folder, TESTED[part], rows)
+            summaries[part] = _write_scores(space.folder, TESTED[part], rows, config.data.classes)
             facts[part] = {"images": len(rows), "dsc": summaries[part]["dsc"]["mean"]}
         write_scored_card(space.folder, segmenter.folder, summaries)
         log.path.unlink()
@@ -131,26 +136,57 @@ def _finished(log: JsonLines, records: list[Record], folder: Path) -> list[dict[
     return kept
 
 
-def _write_scores(folder: Path, ending: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Write the scores of the images of a part and their summary, which is returned."""
+def _write_scores(
+    folder: Path, ending: str, rows: list[dict[str, Any]], classes: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Write the scores of the images of a part and their summary, which is returned.
+
+    With several classes these are the means over them, and the scores of each are written too.
+    """
     write_csv(folder / f"scores{ending}.csv", [{"id": row["id"], **row["scores"]} for row in rows])
-    summary = {name: asdict(value) for name, value in summarise([row["scores"] for row in rows]).items()}
-    pooled = region_scores(sum((Counts(**row["counts"]) for row in rows), Counts(0, 0, 0, 0)))
-    for name, value in pooled.items():
-        summary[name]["pooled"] = value
+    by_class = {name: [row["classes"][name] for row in rows] for name in classes} or {"": rows}
+    sums = [
+        sum((Counts(**row["counts"]) for row in found), Counts(0, 0, 0, 0)) for found in by_class.values()
+    ]
+    pooled = [region_scores(counts) for counts in sums]
+    if classes:
+        each = zip(by_class.items(), pooled, strict=True)
+        write_json(folder / f"classes{ending}.json", {n: _summary(found, both) for (n, found), both in each})
+        write_csv(
+            folder / f"scores-classes{ending}.csv",
+            [
+                {"id": row["id"], "class": name, **row["classes"][name]["scores"]}
+                for row in rows
+                for name in classes
+            ],
+        )
+    summary = _summary(rows, mean_over_classes(pooled, sums))
     write_json(folder / f"summary{ending}.json", summary)
     return summary
 
 
+def _summary(rows: list[dict[str, Any]], pooled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Each metric over all images; and of all their pixels, for metrics that have that."""
+    summary = {name: asdict(value) for name, value in summarise([row["scores"] for row in rows]).items()}
+    for name, value in pooled.items():
+        summary[name]["pooled"] = value
+    return summary
+
+
 def _score(config: Config, record: Record, predictor: Predictor, folder: Path) -> dict[str, Any]:
-    """Predict one image, keep the mask; its scores and pixel counts."""
+    """Predict one image, keep the mask; its scores and pixel counts, with several classes those of each."""
     settings = config.evaluation
-    image, truth = read_image(record.image), read_mask(record.mask)
+    image, truth = read_image(record.image), read_mask(record.mask, record.labels)
     if problems := changed_files(record, image, truth):
         raise DataError(
             f"{' '.join(problems)} Restore it, or delete the run's folder dataset to rebuild the index."
         )
-    prediction = predictor.predict(image) >= settings.threshold
-    write_png(folder / _PREDICTIONS / f"{record.id}.png", prediction.astype(np.uint8) * np.uint8(255))
-    scores, counts = score_with_counts(truth.astype(bool), prediction, settings.tolerances, settings.band)
+    prediction = predictor.mask(predictor.predict(image), settings.threshold)
+    write_png(folder / _PREDICTIONS / f"{record.id}.png", predictor.grey_levels(prediction))
+    lengths = settings.tolerances, settings.band
+    if classes := config.data.classes:
+        scored = score_classes(truth, prediction, classes, *lengths)
+        each = {n: {"scores": scored.classes[n], "counts": asdict(scored.counts[n])} for n in classes}
+        return {"scores": scored.mean, "classes": each}
+    scores, counts = score_with_counts(truth.astype(bool), prediction.astype(bool), *lengths)
     return {"scores": scores, "counts": asdict(counts)}

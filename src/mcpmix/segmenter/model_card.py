@@ -67,8 +67,12 @@ def write_card(
             licences.append(f"| {purpose} | {shown} | {licence_of(source)} |")
 
     template = (resources.files(__package__) / "model_card.md").read_text(encoding="utf-8")
+    output, labels = "one probability for each pixel", ("background", *config.data.classes)
+    if config.data.classes:
+        output = f"for each pixel one probability of each label, {', '.join(labels)}"
     text = template.format(
         **description,
+        output=output,
         train=config.train,
         parts="\n".join(parts) + (_GUESSED if guessed else ""),
         digest=index.digest,

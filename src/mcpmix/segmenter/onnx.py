@@ -19,6 +19,7 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.data.augment import normalise
 from mcpmix.data.index import INDEX, DatasetIndex
 from mcpmix.data.sample import named_images, read_image
+from mcpmix.networks.loss import probabilities
 from mcpmix.segmenter.predict import Predictor, load_segmenter, segmenter_folder
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Agreement(NamedTuple):
     images: int
     pixels: int
     difference: float  # largest absolute difference of a probability
-    flipped: int  # pixels that are lesion (0.5 or more) for one and not for the other
+    flipped: int  # pixels that are lesion (0.5 or more), or of a class, for one and not for the other
 
 
 def export_segmenter(
@@ -54,8 +55,9 @@ def export_segmenter(
     """Write a segmenter with its pre- and postprocessing as one ONNX file, and compare it with torch.
 
     The file takes `image`, (height, width, 3) RGB of any size, and gives `probability`, (height, width)
-    float32. Resizing to the size of training and back, normalisation and the sigmoid are inside. Its
-    metadata `mcpmix` is JSON: name, variant, size, arm and seed of the segmenter, SHA-256 of its weights.
+    float32, or (labels, height, width) with several classes. Resizing to the size of training and back,
+    normalisation and the sigmoid are inside. Its metadata `mcpmix` is JSON: name, variant, size, arm and
+    seed of the segmenter, SHA-256 of its weights.
 
     Args:
         segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
@@ -81,6 +83,7 @@ def export_segmenter(
     with progress.track("export", 1) as advance:
         program = _trace(predictor, input_type)
         facts = {key: predictor.description.get(key) for key in ("name", "variant", "size", "arm", "seed")}
+        facts |= {"classes": predictor.classes} if predictor.classes else {}
         facts |= {"input": input_type, "weights_sha256": predictor.fingerprint()}
         program.model.metadata_props["mcpmix"] = json.dumps({**facts, "made_by": f"mcpmix {__version__}"})
         advance()
@@ -139,8 +142,8 @@ def compare(
             given = image.astype(np.float32) / 255 if floating else image
             (exported,) = session.run(None, {session.get_inputs()[0].name: given})
             expected = predictor.predict(image)
-            pixels += expected.size
-            flipped += int(np.count_nonzero((exported >= 0.5) != (expected >= 0.5)))
+            pixels += image[..., 0].size
+            flipped += int(np.count_nonzero(predictor.mask(exported) != predictor.mask(expected)))
             # Not a number: the largest possible difference.
             gaps = np.nan_to_num(np.abs(exported - expected), nan=1.0)
             difference = max(difference, float(gaps.max()))
@@ -199,7 +202,7 @@ class WholeSegmenter(nn.Module):
         self.size = size
 
     def forward(self, image: Tensor) -> Tensor:
-        """An (H, W, 3) RGB image to its (H, W) float32 probabilities of lesion.
+        """An (H, W, 3) RGB image to its (H, W) float32 probabilities of lesion, or (C, H, W) of labels.
 
         The image is uint8, or float32 in [0, 1], which is rounded to 256 levels: training has no others.
         """
@@ -209,7 +212,8 @@ class WholeSegmenter(nn.Module):
         small = resize_levels(levels, self.size).float()[None] / 255
         logits = self.network(normalise(small)).float()
         full = F.interpolate(logits, image.shape[:2], mode="bilinear", align_corners=False)
-        return torch.sigmoid(full)[0, 0]
+        chances = probabilities(full)[0]
+        return chances[0] if len(chances) == 1 else chances
 
 
 def resize_levels(levels: Tensor, size: int) -> Tensor:

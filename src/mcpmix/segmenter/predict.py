@@ -20,19 +20,22 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.training import JsonLines, one_ahead
 from mcpmix.data.augment import normalise
 from mcpmix.data.sample import has_alpha, named_images, read_image, resize_image
+from mcpmix.networks.loss import probabilities
 from mcpmix.networks.segmenter import load_network, read_description
 
 _FLIPS: tuple[tuple[int, ...], ...] = ((), (3,), (2,), (2, 3))  # as it is, left-right, upside down, both
+_EVEN = 0.5  # probability
 _SETTINGS, _LOG = "prediction.json", "predictions.jsonl"
-_COLOUR = (90, 255, 120)  # of outlines
+_COLOURS = ((90, 255, 120), (255, 200, 40), (80, 180, 255), (255, 110, 200), (255, 255, 255))  # of outlines
 
 
 class Predictor:
     """A segmenter with its preprocessing.
 
     Args:
-        network: from normalised B,3,S,S images to B,1,S,S logits.
-        description: the segmenter's config.json; `size` is the side S it was trained at.
+        network: from normalised B,3,S,S images to B,C,S,S logits.
+        description: the segmenter's config.json; `size` is the side S it was trained at, `classes` has the
+            names of the labels 1, 2, ... if there are several.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Predictor:
         self.network = network.to(device).eval()
         self.description = description
         self.size = int(description["size"])
+        self.classes: tuple[str, ...] = tuple(description.get("classes", ()))
         self.device = device
 
     @torch.inference_mode()
@@ -52,7 +56,8 @@ class Predictor:
             flips: whether to average over the image and its three mirror images, at four times the cost.
 
         Returns:
-            (H, W) probabilities of lesion.
+            (H, W) probabilities of lesion; with several classes (C, H, W), one map for each label, background
+            first, which sum to 1.
 
         Raises:
             DataError: the image has another shape or type; the message says how to convert it.
@@ -63,8 +68,18 @@ class Predictor:
         # One after the other: a batch may take other kernels, and the first map must not depend on the rest.
         logits = torch.cat([self.network(small.flip(axes)).flip(axes) for axes in views])
         full = F.interpolate(logits.float(), image.shape[:2], mode="bilinear", align_corners=False)
-        probabilities: npt.NDArray[np.float32] = torch.sigmoid(full).mean(dim=0)[0].cpu().numpy()
-        return probabilities
+        chances: npt.NDArray[np.float32] = probabilities(full).mean(dim=0).cpu().numpy()
+        return chances if self.classes else chances[0]
+
+    def mask(self, probabilities: npt.NDArray[np.float32], threshold: float = _EVEN) -> Pixels:
+        """The (H, W) mask of what `predict` gave: lesion (1) from the threshold on, or the likeliest."""
+        if self.classes:
+            return probabilities.argmax(axis=0).astype(np.uint8)
+        return (probabilities >= threshold).astype(np.uint8)
+
+    def grey_levels(self, mask: Pixels) -> Pixels:
+        """A mask as it is written to PNG: lesion is 255; several classes are their labels."""
+        return mask if self.classes else mask * np.uint8(255)
 
     def fingerprint(self) -> str:
         """SHA-256 over the names and values of the weights, the same on every machine."""
@@ -124,7 +139,7 @@ def predict_files(
     images: Path,
     out: Path,
     *,
-    threshold: float = 0.5,
+    threshold: float = _EVEN,
     probabilities: bool = False,
     overlay: bool = False,
     flips: bool = False,
@@ -138,12 +153,14 @@ def predict_files(
     `predictions.jsonl` remembers them; times do not matter.
 
     Writes `masks/<name>.png` (8 bit, lesion = 255) and, where asked for, `probabilities/<name>.png` (16 bit,
-    65535 = certain) and `overlays/<name>.png` (the image with the lesion's outline). Sub-folders of `images`
-    are kept. Nothing of a source file but its pixels gets into a result.
+    65535 = certain) and `overlays/<name>.png` (the image with the lesion's outline). With several classes
+    the levels of masks are the labels, each class has its outline's colour and its own folder of
+    probabilities, `probabilities/<class>/`, and the likeliest label is taken. Sub-folders of `images` are
+    kept. Nothing of a source file but its pixels gets into a result.
 
     Args:
         segmenter: folder of a segmenter, or of a run, whose best segmenter is taken.
-        threshold: probability in (0, 1) from which a pixel is lesion.
+        threshold: probability in (0, 1) from which a pixel is lesion; not for several classes.
         flips: see `Predictor.predict`.
         trust: see `load_network`.
 
@@ -170,7 +187,8 @@ def predict_files(
     predictor = load_segmenter(folder, chosen, trust=trust)
     if folder != segmenter:
         progress.say(f"segmenter: {folder}, the run's best on validation")
-    kinds = ["masks"] + ["probabilities"] * probabilities + ["overlays"] * overlay
+    maps = [f"probabilities/{name}" for name in predictor.classes] or ["probabilities"]
+    kinds = ["masks"] + maps * probabilities + ["overlays"] * overlay
     plan = {path: {kind: out / kind / f"{name}.png" for kind in kinds} for name, path in sources.items()}
     problems: list[str] = []
     clear: list[str] = []
@@ -180,8 +198,8 @@ def predict_files(
         todo = _without_result(plan, out, log)
         writing: Future[None] | None = None
 
-        def keep(path: Path, image: Pixels, probability: npt.NDArray[np.float32]) -> None:
-            _write(image, probability, threshold, plan[path])
+        def keep(path: Path, image: Pixels, chances: npt.NDArray[np.float32]) -> None:
+            _write(image, chances, predictor.mask(chances, threshold), predictor, plan[path])
             log.append(**_record(path, plan[path], out))
 
         # While the network works on an image, the next one is read and the result before is written.
@@ -191,10 +209,10 @@ def predict_files(
         ):
             for path, image in one_ahead(_pictures(todo, problems, clear)):
                 if image is not None:
-                    probability = predictor.predict(image, flips=flips)
+                    chances = predictor.predict(image, flips=flips)
                     if writing is not None:
                         writing.result()
-                    writing = behind.submit(keep, path, image, probability)
+                    writing = behind.submit(keep, path, image, chances)
                 advance()
             if writing is not None:
                 writing.result()
@@ -223,15 +241,20 @@ def _pictures(
 
 
 def _write(
-    image: Pixels, probability: npt.NDArray[np.float32], threshold: float, files: Mapping[str, Path]
+    image: Pixels,
+    chances: npt.NDArray[np.float32],
+    mask: Pixels,
+    predictor: Predictor,
+    files: Mapping[str, Path],
 ) -> None:
     """Write the results of an image, the mask last."""
-    mask = probability >= threshold
-    if "probabilities" in files:
-        write_png(files["probabilities"], np.round(probability * 65535).astype(np.uint16))
+    if maps := [file for kind, file in files.items() if kind.startswith("probabilities")]:
+        levels = np.round(chances * 65535).astype(np.uint16)
+        for file, level in zip(maps, levels[1:] if predictor.classes else [levels], strict=True):
+            write_png(file, level)
     if "overlays" in files:
         write_png(files["overlays"], outlined(image, mask))
-    write_png(files["masks"], mask.astype(np.uint8) * np.uint8(255))
+    write_png(files["masks"], predictor.grey_levels(mask))
 
 
 def _record(path: Path, files: Mapping[str, Path], out: Path) -> dict[str, Any]:
@@ -260,6 +283,11 @@ def _without_result(plan: Mapping[Path, Mapping[str, Path]], out: Path, log: Jso
 
 def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> None:
     """Record which segmenter and settings made the results; refuse to mix them with others."""
+    if predictor.classes and threshold != _EVEN:
+        raise ConfigError(
+            f"threshold is {threshold}, but the segmenter tells {', '.join(predictor.classes)} apart and "
+            "takes the likeliest. Leave the threshold out."
+        )
     file = out / _SETTINGS
     decisive = {"weights": predictor.fingerprint(), "threshold": threshold, "flips": flips}
     if not file.exists():
@@ -281,11 +309,13 @@ def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> No
         )
 
 
-def outlined(image: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """The (H, W, 3) image with the outline of the mask just outside it, a 256th of the shorter side wide."""
-    grown = mask
-    for _ in range(max(1, min(mask.shape) // 256)):
-        grown = grown | outline(grown, outside=True)
+def outlined(image: Pixels, mask: Pixels) -> Pixels:
+    """The (H, W, 3) image with an outline just outside each label, a 256th of the shorter side wide."""
     picture = image.copy()
-    picture[grown & ~mask] = _COLOUR
+    for label in range(1, int(mask.max()) + 1):
+        inside = mask == label
+        grown = inside
+        for _ in range(max(1, min(mask.shape) // 256)):
+            grown = grown | outline(grown, outside=True)
+        picture[grown & ~inside] = _COLOURS[(label - 1) % len(_COLOURS)]
     return picture

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
 from mcpmix.core.errors import DataError, TrainingError
-from mcpmix.core.pixels import as_images
+from mcpmix.core.pixels import as_images, as_targets
 from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import numpy_rng, seed_everything, seed_for, torch_rng
 from mcpmix.core.stage_folder import Artifact, StageKey, workspace
@@ -31,7 +31,7 @@ from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.baselines.labelled_set import read_set
 from mcpmix.generator.pair_source import PairSource, open_source
 from mcpmix.generator.pseudo import read_pseudo
-from mcpmix.metrics import RegionAccumulator
+from mcpmix.metrics import RegionAccumulator, class_regions, summarise
 from mcpmix.mixing.strategy import Batch, Originals, Term
 from mcpmix.networks.loss import input_gradient, predict_terms, segmentation_loss
 from mcpmix.networks.segmenter import build_segmenter, save_segmenter
@@ -65,6 +65,7 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         "train": config.train.model_dump(mode="json", exclude={"arms", "seeds", "strategies"}),
         "precision": config.runtime.precision,
         "deterministic": config.runtime.deterministic,
+        **({"classes": list(config.data.classes)} if config.data.classes else {}),
         **arm_settings(config, arm),
     }
     digests = {"dataset": training_digest(inputs.dataset)}
@@ -112,6 +113,7 @@ def run(
             "variant": config.segmenter.variant,
             **({"options": config.segmenter.options} if config.segmenter.options else {}),
             "size": config.data.size,
+            **({"classes": list(config.data.classes)} if config.data.classes else {}),
             "arm": arm,
             "seed": seed,
             "dataset": training_digest(inputs.dataset),
@@ -148,7 +150,8 @@ class Trainer:
 
         seed_everything(config.seed, "train", seed)
         wanted = config.segmenter
-        network = build_segmenter(wanted.name, wanted.variant, wanted.weights, wanted.options)
+        self.channels = config.data.channels
+        network = build_segmenter(wanted.name, wanted.variant, wanted.weights, wanted.options, self.channels)
         # Convolutions are faster with channels last, on a CPU as on a GPU.
         self.network: nn.Module = network.to(runtime.device).to(memory_format=torch.channels_last)
         self.strategy = arm_strategy(config, arm).to(runtime.device)
@@ -312,7 +315,7 @@ class Trainer:
         images = normalise(drawn.images(as_images(self.more.images[chosen], device)))
         if self.strategy.source == "images":
             return {"unlabelled": images}
-        masks = drawn.masks(torch.from_numpy(self.more.masks[chosen]).to(device)[:, None].float())
+        masks = drawn.masks(as_targets(self.more.masks[chosen], self.channels, device))
         if self.strategy.needs_set:
             return {"labelled_set": (images, masks)}
         return {"unlabelled": images, "pseudo_masks": masks}
@@ -344,7 +347,7 @@ class Trainer:
         def appearance(pixels: np.ndarray) -> Tensor:
             return normalise(drawn.images(as_images(pixels, device)))
 
-        masks = torch.from_numpy(self.train.masks[chosen]).to(device)[:, None].float()
+        masks = as_targets(self.train.masks[chosen], self.channels, device)
         return Batch(
             images=appearance(self.train.images[chosen]),
             masks=drawn.masks(masks),
@@ -365,15 +368,21 @@ class Trainer:
         validation and, with falling weight, those before it.
         """
         network = self.strategy.result(self.network).eval()
-        accumulator = RegionAccumulator()
+        accumulator, rows = RegionAccumulator(), []
         for start in range(0, len(self.validation.ids), self.config.train.batch_size):
             part = slice(start, start + self.config.train.batch_size)
             images = as_images(self.validation.images[part], self.runtime.device)
-            masks = torch.from_numpy(np.array(self.validation.masks[part]))[:, None].to(self.runtime.device)
+            truth = np.array(self.validation.masks[part])
             with self.runtime.autocast():
                 logits = network(normalise(images))
-            accumulator.update(logits > 0, masks.bool())
+            if self.channels == 1:
+                accumulator.update(logits > 0, torch.from_numpy(truth)[:, None].to(logits.device).bool())
+            else:
+                found = logits.argmax(1).byte().cpu().numpy()
+                rows += [class_regions(*pair, self.channels) for pair in zip(truth, found, strict=True)]
         scores = accumulator.compute()
+        if rows:
+            scores = {name: value.mean for name, value in summarise(rows).items()}
         earlier = [row["validation"]["dsc"] for row in self.log.rows() if "validation" in row]
         smooth = recent_mean([*earlier, scores["dsc"]], self.config.train.validation_momentum)
         if smooth > self.best_dsc:

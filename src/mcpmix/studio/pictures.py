@@ -41,13 +41,16 @@ def to_base64(pixels: Pixels) -> str:
 
 
 def read_sample(record: Record, what: str) -> Pixels:
-    """The image or the mask (0 and 255) of a sample at its own size; only what was indexed is shown."""
+    """The image or the mask (0 and 255) of a sample at its own size; only what was indexed is shown.
+
+    A mask shows the lesions of all classes alike.
+    """
     image = what == "image"
     path, digest = (record.image, record.image_sha256) if image else (record.mask, record.mask_sha256)
-    pixels = read_image(path) if image else read_mask(path)
+    pixels = read_image(path) if image else read_mask(path, record.labels)
     if pixel_digest(pixels) != digest:
         raise DataError(f"{path} has changed since it was indexed.")
-    return pixels if image else pixels * np.uint8(255)
+    return pixels if image else (pixels > 0) * np.uint8(255)
 
 
 def small_sample(record: Record, what: str, size: int) -> Pixels:

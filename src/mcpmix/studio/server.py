@@ -328,8 +328,8 @@ def pictures(studio: Studio) -> APIRouter:
         found = runs.get(run)
         record = look_up(studio.bank(found).records, id)
         cell = look_up(found.finished_cells("evaluation"), (arm, seed))
-        mask = read_mask(inside(cell / "predictions", f"{record.id}.png"))
-        return _png(mask * mask.dtype.type(255))
+        mask = read_mask(inside(cell / "predictions", f"{record.id}.png"), record.labels)
+        return _png((mask > 0) * mask.dtype.type(255))
 
     return router
 

@@ -140,6 +140,8 @@ class Predictions:
 
                 self._last = artifact.digest, load_segmenter(artifact.folder)
             probabilities = self._last[1].predict(image)
+            if probabilities.ndim == 3:  # several classes: that it is any of them
+                probabilities = 1 - probabilities[0]
         levels = np.round(probabilities * 255).astype(np.uint8)
         mask = (probabilities >= 0.5).astype(np.uint8) * np.uint8(255)
         return {

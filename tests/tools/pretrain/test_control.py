@@ -9,7 +9,7 @@ from tools.pretrain.corpus import phantom_corpus
 from mcpmix import phantom
 from mcpmix.core import training
 from mcpmix.core.errors import DataError
-from mcpmix.data.dataset import PRETRAINING_SEED
+from mcpmix.data.phantom_set import PRETRAINING_SEED
 from mcpmix.generator.conditions import condition
 from mcpmix.networks.diffusion import load_base
 from mcpmix.networks.generator import load_control

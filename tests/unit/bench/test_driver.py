@@ -160,7 +160,7 @@ def test_a_folder_belongs_to_one_grid_and_one_driver(make_config, tmp_path):
 
 
 def test_a_share_of_the_labels_is_counted_when_the_images_are(make_config, tmp_path):
-    from mcpmix.data.dataset import write_phantom_set
+    from mcpmix.data.phantom_set import write_phantom_set
 
     counts = {"train_patients": 4, "validation_patients": 1, "test_patients": 1, "frames_per_patient": 1}
     write_phantom_set(tmp_path / "set", **counts, test_frames_per_patient=1, seed=5, size=32)

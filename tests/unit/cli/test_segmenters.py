@@ -37,6 +37,24 @@ def test_masks_of_any_tool(mcpmix, folders):
     assert (folders / "scores" / "summary.json").exists()
 
 
+def test_label_maps_of_any_tool(mcpmix, tmp_path):
+    labels = np.zeros((8, 8), np.uint8)
+    labels[:4], labels[6:] = 1, 2
+    for kind, shown in (("truth", labels), ("prediction", np.where(labels == 2, 0, labels))):
+        (tmp_path / kind).mkdir()
+        Image.fromarray(shown.astype(np.uint8)).save(tmp_path / kind / "a.png")
+    done = mcpmix(
+        "evaluate", "--truth", tmp_path / "truth", "--prediction", tmp_path / "prediction",
+        "--classes", "adenoma, cancer", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "adenoma: 1 images" in done.out
+    assert "cancer: 1 images" in done.out
+    assert "Mean over the classes" in done.out
+    assert "50.00" in done.out  # DSC: 100 and 0
+    assert json.loads((tmp_path / "out/mean.json").read_text())["dsc"]["mean"] == 50
+
+
 def test_a_missing_prediction_is_an_error_unless_it_counts_as_empty(mcpmix, folders):
     (folders / "prediction" / "a.png").unlink()
     arguments = ("evaluate", "--truth", folders / "truth", "--prediction", folders / "prediction")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mcpmix.core.pixels import as_images, as_pixels, list_images, outline, write_png
+from mcpmix.core.pixels import as_images, as_pixels, as_targets, list_images, outline, write_png
 
 
 def test_outline_of_a_square_that_touches_the_border():
@@ -62,3 +62,11 @@ def test_pixels_to_images_and_back():
     assert images.dtype == torch.float32
     assert float(images.max()) <= 1
     np.testing.assert_array_equal(as_pixels(images), pixels[:, ::-1])
+
+
+def test_targets_of_one_channel_and_of_several():
+    masks = np.array([[[0, 1], [2, 0]]], np.uint8)
+    assert as_targets(masks // 2, 1).tolist() == [[[[0, 0], [1, 0]]]]
+    targets = as_targets(masks, 3)
+    assert targets.dtype == torch.float32
+    assert targets.tolist() == [[[[1, 0], [0, 1]], [[0, 1], [0, 0]], [[0, 0], [1, 0]]]]

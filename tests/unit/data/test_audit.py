@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from mcpmix.config import SplitConfig
+from mcpmix.config_data import SplitConfig
 from mcpmix.data.audit import Audit, Severity, file_oddities, inspect, inspect_all
 from mcpmix.data.dataset import load_collection, make_split
 from mcpmix.data.sample import Sample

@@ -261,7 +261,8 @@ def test_class_numbers_are_not_read_as_an_empty_mask(tmp_path):
         read_mask(path)
     assert str(caught.value) == (
         f"{path}: the brightest level of this mask is 3. Expected 0 and 1, or 0 and 255 with the lesion at "
-        "128 or more. If the levels are class numbers, save one class as 255."
+        "128 or more. If the levels are class numbers, name the classes in data.classes, or save one class "
+        "as 255."
     )
 
 
@@ -383,3 +384,50 @@ def test_empty_folders_and_equal_names(tmp_path):
     (tmp_path / "a.jpg").touch()
     with pytest.raises(DataError, match=r"same name; rename one of:\n  - a\.jpg and a\.png"):
         named_images(tmp_path)
+
+
+def palette_png(path: Path, labels: np.ndarray) -> Path:
+    image = Image.fromarray(np.asarray(labels, np.uint8), "L").convert("P")
+    image.putpalette([200, 10, 10, 0, 250, 0, 9, 9, 9] + [0] * 759)  # colours that mean nothing
+    image.putdata(np.asarray(labels).ravel().tolist())
+    image.save(path)
+    return path
+
+
+LABELS = [[0, 1, 2], [2, 2, 0]]
+
+
+def test_labels_of_several_classes_are_grey_levels_or_indices_of_a_palette(tmp_path):
+    for path in (save(tmp_path / "grey.png", LABELS), palette_png(tmp_path / "palette.png", LABELS)):
+        labels, levels = examine_mask(path, 3)
+        assert labels.tolist() == LABELS
+        assert (labels.dtype, levels) == (np.uint8, 3)
+
+
+def test_a_mask_of_one_class_alone_keeps_its_number(tmp_path):
+    assert read_mask(save(tmp_path / "two.png", [[0, 2]]), 3).tolist() == [[0, 2]]
+    assert read_mask(save(tmp_path / "none.png", [[0, 0]]), 3).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [([[0, 255]], "0 to 2"), ([[0, 255]], "it holds 0, 255"), ([[0, 1, 2, 3]], "it holds 0, 1, 2, 3")],
+)
+def test_labels_beyond_the_classes_are_refused_with_what_was_found(tmp_path, values, told):
+    path = save(tmp_path / "labels.png", values)
+    with pytest.raises(DataError) as caught:
+        read_mask(path, 3)
+    assert told in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "data.classes" in str(caught.value)
+
+
+def test_labels_in_a_jpeg_are_refused(tmp_path):
+    with pytest.raises(DataError, match="JPEG, which blurs labels"):
+        read_mask(save(tmp_path / "labels.jpg", np.ones((8, 8))), 3)
+
+
+def test_many_odd_values_are_shortened(tmp_path):
+    path = save(tmp_path / "photo.png", np.arange(100).reshape(10, 10))
+    with pytest.raises(DataError, match=r"it holds 0, 1, 2, 3, 4, 5 \.\.\."):
+        read_mask(path, 3)

@@ -6,7 +6,14 @@ import torch
 from PIL import Image
 
 from mcpmix.config import FinetuneConfig
-from mcpmix.generator.conditions import Conditions, DepthMaps, condition, fill_depth, swapped_conditions
+from mcpmix.generator.conditions import (
+    Conditions,
+    DepthMaps,
+    as_levels,
+    condition,
+    fill_depth,
+    swapped_conditions,
+)
 
 
 def slope_with_bump(size=64):
@@ -87,3 +94,17 @@ def test_conditions_made_one_by_one_from_files_are_those_of_all_together(tmp_pat
     )
     assert len(made) == 3
     assert torch.equal(made[[2, 0, 2]], together[[2, 0, 2]])
+
+
+def test_labels_are_levels_of_the_mask_channel():
+    masks = np.array([[[0, 1], [2, 3]]], np.uint8)
+    assert as_levels(masks, 4).tolist() == [[[0, pytest.approx(1 / 3)], [pytest.approx(2 / 3), 1]]]
+    assert torch.equal(as_levels(masks // 2, 2), torch.from_numpy(masks // 2).float())
+
+
+def test_depth_is_filled_under_lesions_of_every_class():
+    depths = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0))
+    labels = np.zeros((1, 32, 32), np.uint8)
+    labels[0, 4:10, 4:10], labels[0, 20:28, 12:20] = 1, 2
+    lesions = torch.from_numpy(labels > 0).float()
+    assert torch.equal(fill_depth(depths, as_levels(labels, 3)), fill_depth(depths, lesions))

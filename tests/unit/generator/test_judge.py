@@ -177,3 +177,18 @@ def test_a_judge_cut_short_goes_on_to_the_same_weights(tmp_path):
 def test_a_folder_without_a_judge_is_named(tmp_path):
     with pytest.raises(ModelError, match="has no judge"):
         load_judge(tmp_path)
+
+
+def test_several_classes_are_judged_as_lesions_alike(tmp_path):
+    images, masks = squares([(250, 0, 0), (200, 0, 0), (0, 250, 0), (0, 200, 0)])
+    labels = masks * np.array([1, 2, 1, 2], np.uint8)[:, None, None]
+    settings = JudgeConfig(network="segnet", variant="small", steps=2, batch_size=2)
+    judges = [
+        train_judge(
+            Arrays(tuple("abcd"), images, chosen), list("abcd"), settings, seed=0, folder=tmp_path / name
+        )
+        for name, chosen in (("lesion", masks), ("labels", labels))
+    ]
+    assert judges[0].real == judges[1].real
+    assert judges[0].chance == judges[1].chance
+    np.testing.assert_array_equal(judges[0].scores(images, masks), judges[1].scores(images, labels))

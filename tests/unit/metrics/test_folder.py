@@ -9,7 +9,16 @@ import pytest
 from PIL import Image
 
 from mcpmix.core.errors import ConfigError, DataError, StorageError
-from mcpmix.metrics import EmptyRule, FolderOptions, score, score_folder, score_keys, summarise
+from mcpmix.metrics import (
+    EmptyRule,
+    FolderOptions,
+    score,
+    score_class_folders,
+    score_classes,
+    score_folder,
+    score_keys,
+    summarise,
+)
 from mcpmix.metrics.folder import FOUND, INVENTED, MISSED, draw_case
 from mcpmix.metrics.statistics import compare_methods
 
@@ -233,3 +242,59 @@ def test_all_wrong_options_come_at_once():
         FolderOptions(threshold=2, missing="skip")
     for text in ("- threshold must be in (0, 1] or None, but is 2", "- missing must be", "but is 'skip'"):
         assert text in str(error.value)
+
+
+def label_folders(tmp_path):
+    """Label maps of three images, their predictions as palettes and arrays; and all of them in memory."""
+    rng, maps = np.random.default_rng(8), []
+    for name in ("a", "b", "c"):
+        truth, found = (rng.integers(0, 3, (20, 24), dtype=np.uint8) for _ in range(2))
+        if name == "c":
+            truth[truth == 2], found[found == 2] = 0, 0
+        maps.append((truth, found))
+        for folder in ("truth", "found"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        Image.fromarray(truth).save(tmp_path / f"truth/{name}.png")
+        if name == "a":
+            np.save(tmp_path / "found/a.npy", found)
+        else:
+            coloured = Image.fromarray(found, "P")
+            coloured.putpalette([0, 0, 0, 90, 250, 120, 255, 200, 40])
+            coloured.save(tmp_path / f"found/{name}.png")
+    return maps
+
+
+def test_label_maps_by_class_and_their_mean(tmp_path):
+    maps = label_folders(tmp_path)
+    classes = ("adenoma", "cancer")
+    reports, mean = score_class_folders(
+        tmp_path / "truth", tmp_path / "found", classes, out=tmp_path / "out", images=None
+    )
+    scored = [score_classes(truth, found, classes) for truth, found in maps]
+    for name in classes:
+        for image, expected in zip(reports[name].method.images, scored, strict=True):
+            assert image.scores == pytest.approx(expected.classes[name], nan_ok=True)
+        assert (tmp_path / f"out/{name}/images.csv").is_file()
+    for key, value in mean.items():
+        assert value.mean == pytest.approx(np.mean([row.mean[key] for row in scored]))
+    assert mean["dsc"].undefined == 0
+    assert reports["cancer"].method.frames["without_lesion"] == 1
+    stored = json.loads((tmp_path / "out/mean.json").read_text())
+    assert stored["hd95"]["mean"] == mean["hd95"].mean
+
+
+@pytest.mark.parametrize(
+    ("classes", "options", "told"),
+    [
+        (("one", "one"), {}, "classes must be different names"),
+        (("a/b", "c"), {}, "without a slash"),
+        (("a", "b"), {"threshold": 0.5}, "threshold is for soft maps of one class"),
+        (("a", "b"), {"conventions": True}, "masks of lesion and background only"),
+        (("a",), {}, "must hold the labels 0 to 1 of the classes, not as a JPEG, but holds 0, 1, 2."),
+    ],
+)
+def test_what_does_not_fit_label_maps(tmp_path, classes, options, told):
+    label_folders(tmp_path)
+    with pytest.raises((ConfigError, DataError)) as caught:
+        score_class_folders(tmp_path / "truth", tmp_path / "found", classes, **options)
+    assert told in str(caught.value)

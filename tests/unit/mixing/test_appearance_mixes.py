@@ -511,3 +511,12 @@ def test_the_draw_is_uniform_over_operations_levels_and_signs():
     assert stats.kstest(levels_, stats.uniform(0.1, 2.9).cdf).pvalue > 0.01
     assert set(signs) == {-1.0, 1.0}
     assert stats.binomtest(signs.count(1.0), 1000).pvalue > 0.01
+
+
+def test_divergence_of_several_classes_by_hand():
+    chances = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]]
+    logits = [torch.tensor(part).log()[None, :, None, None] + 5 for part in chances]
+    middle = [(a + b) / 2 for a, b in zip(*chances, strict=True)]
+    expected = sum(p * math.log(p / m) / 2 for part in chances for p, m in zip(part, middle, strict=True))
+    assert float(jensen_shannon(logits)) == pytest.approx(expected, rel=1e-5)
+    assert float(jensen_shannon([logits[0]] * 3)) == pytest.approx(0, abs=1e-6)

@@ -151,3 +151,10 @@ def test_denoisers_have_the_sizes_that_the_documentation_gives():
         for name in UNETS
     }
     assert {name: round(size / 1e6) for name, size in sizes.items()} == {"tiny": 6, "small": 11, "medium": 22}
+
+
+def test_emphasis_is_the_same_for_all_classes():
+    levels = torch.zeros(2, 8, 8)
+    levels[0, :4, :4], levels[1, :4, :4] = 1.0, 0.5
+    weights = lesion_emphasis(levels, (2, 2), 5.0)
+    assert torch.equal(weights[0], weights[1])

@@ -1,8 +1,16 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from mcpmix.networks.loss import has_batch_norm, input_gradient, predict_terms, segmentation_loss
+from mcpmix.networks.loss import (
+    has_batch_norm,
+    input_gradient,
+    predict_terms,
+    probabilities,
+    segmentation_loss,
+)
 
 
 def with_norm():
@@ -77,3 +85,31 @@ def test_input_gradient_by_hand_touches_nothing_of_the_network():
     assert not gradient.requires_grad
     assert all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_loss_of_several_classes_by_hand():
+    logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.5]])[:, :, None, None]
+    targets = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.3, 0.7]])[:, :, None, None]  # hard and soft
+    exponentials = [math.exp(2), 1.0, math.exp(-1)]
+    first = -math.log(exponentials[0] / sum(exponentials))
+    second = math.log(3)
+    assert float(segmentation_loss(logits, targets)) == pytest.approx((first + second) / 2)
+
+
+def test_probabilities_of_one_channel_and_of_several():
+    logits = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(probabilities(logits[:, :1]), torch.sigmoid(logits[:, :1]))
+    several = probabilities(logits)
+    torch.testing.assert_close(several.sum(1), torch.ones(2, 4, 4))
+    assert torch.equal(several.argmax(1), logits.argmax(1))
+
+
+def test_gradient_at_the_input_with_several_classes_is_that_of_the_loss():
+    network, images = without_norm(), torch.randn(2, 3, 8, 8)
+    network[-1] = nn.Conv2d(4, 3, 1)
+    targets = torch.nn.functional.one_hot(torch.randint(0, 3, (2, 8, 8)), 3).permute(0, 3, 1, 2).float()
+    probe = images.clone().requires_grad_()
+    logs = network.eval()(probe).log_softmax(1)
+    expected = torch.autograd.grad(-(targets * logs).sum(), probe)[0]
+    found = input_gradient(network, images, targets)
+    torch.testing.assert_close(found / found.abs().sum(), expected / expected.abs().sum())

@@ -40,6 +40,13 @@ class TwoClasses(nn.Conv2d):
         super().__init__(3, 2, 1)
 
 
+class Counted(nn.Conv2d):
+    """A user's network that takes the number of channels."""
+
+    def __init__(self, classes=1):
+        super().__init__(3, classes, 1)
+
+
 class Demanding(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -49,6 +56,7 @@ class Demanding(nn.Module):
 def own(monkeypatch):
     module = types.ModuleType("own_networks")
     module.Tiny, module.TwoClasses, module.Demanding = Tiny, TwoClasses, Demanding
+    module.Counted = Counted
     module.NUMBER, module.text = 3, lambda: "text"
     monkeypatch.setitem(sys.modules, "own_networks", module)
 
@@ -280,3 +288,33 @@ def test_multiples_pass_unchanged():
     network = build_segmenter("unet", "resnet18").eval()
     images = torch.randn(1, 3, 64, 32)
     assert torch.equal(network(images), network.inner.network(images))
+
+
+SEVERAL = {name: variant for name, variant in SMALL.items() if name != "own_networks:Tiny"}
+
+
+@pytest.mark.parametrize("name", [*SEVERAL, "own_networks:Counted"])
+def test_a_channel_for_each_label_and_back_from_disk(name, own, tmp_path):
+    torch.manual_seed(0)
+    variant = SEVERAL.get(name, "plain")
+    network = build_segmenter(name, variant, channels=3).eval()
+    images = torch.randn(2, 3, 70, 45)
+    assert network(images).shape == (2, 3, 70, 45)
+    description = {"name": name, "variant": variant, "size": 64, "classes": ["adenoma", "cancer"]}
+    save_segmenter(network, tmp_path, description)
+    loaded, read = load_network(tmp_path, trust=True)
+    assert read == description
+    assert torch.equal(loaded(images), network(images))
+
+
+def test_own_network_with_other_channels_than_labels_is_refused(own):
+    with pytest.raises(ModelError, match=r"returned \(1, 1, 32, 32\).*logits \(B, 3, H, W\).*`classes`"):
+        build_segmenter("own_networks:Tiny", "x", channels=3)(torch.randn(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize("classes", [["one"], "a,b", 3, [f"{n}" for n in range(256)]])
+def test_classes_that_no_training_wrote_are_refused(classes, tmp_path):
+    network = build_segmenter("segnet", "small")
+    save_segmenter(network, tmp_path, {"name": "segnet", "variant": "small", "size": 64, "classes": classes})
+    with pytest.raises(ModelError, match=r"classes is .* expected 2 to 255 names"):
+        load_network(tmp_path)

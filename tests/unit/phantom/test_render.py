@@ -107,3 +107,22 @@ def test_nine_words_describe_a_frame_and_vary(frames):
     words = {word for column in columns for word in column}
     assert all(word.isalpha() and word.islower() for word in words)
     assert 20 < len(words) < 30
+
+
+def test_two_kinds_of_lesion_take_turns_and_look_their_kind():
+    brightness = {1: [], 2: []}  # of the lesion, against the one that is drawn without kinds
+    for patient in range(4):
+        for frame in range(4):
+            plain, found = render(3, patient, frame, 64), render(3, patient, frame, 64, kinds=2)
+            label = 1 + (patient + frame) % 2
+            assert np.array_equal(found.mask, plain.mask * label)
+            assert found.words[6:8] == (("pale", "flat"), ("dark", "raised"))[label - 1]
+            around = found.mask == 0
+            assert np.abs(found.image[around].astype(int) - plain.image[around]).mean() < 8
+            means = [frame.image[~around].mean() for frame in (found, plain)]
+            brightness[label].append(means[0] / means[1])
+    assert np.mean(brightness[1]) > np.mean(brightness[2]) + 0.15
+
+
+def test_one_kind_is_what_is_drawn_without_being_asked():
+    assert same(render(3, 1, 2, 64), render(3, 1, 2, 64, kinds=1))
