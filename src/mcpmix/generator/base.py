@@ -193,9 +193,12 @@ def latent_cache(
             file.write(torch.stack(parts, dim=1).to(torch.float16).numpy().tobytes())
             file.flush()
             advance(len(batch))
-    encoded = np.fromfile(raw, np.float16).reshape(len(images), *shape).swapaxes(0, 1)
+    encoded = np.memmap(raw, np.float16, "r", shape=(len(images), *shape)).swapaxes(0, 1)
     with written(path) as temporary, temporary.open("wb") as file:
-        np.save(file, np.ascontiguousarray(encoded))
+        header = {"descr": "<f2", "fortran_order": False, "shape": encoded.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in encoded:
+            file.write(np.ascontiguousarray(part).data)
     raw.unlink()
     return cast(np.ndarray, np.load(path, mmap_mode="r"))
 
