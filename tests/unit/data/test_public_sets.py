@@ -382,7 +382,8 @@ def test_two_files_of_one_stem_are_named(tmp_path):
 
 def test_the_data_set_of_the_documentation_is_short_and_works(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-    source, facts = (page.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "yaml"))
+    example = page.split("```python\n")[1]
+    source, facts = (part.split("```")[0] for part in (example, example.split("```yaml\n")[1]))
     assert (source + facts).count("\n") < 40
     [(name, values)] = yaml.safe_load(facts).items()
     known = {**catalog.entries(), name: catalog.Entry(name=name, load=lambda root: None, **values)}
