@@ -154,7 +154,7 @@ def test_guessed_groups_and_unknown_ids_are_repeated(tmp_path):
     result = check(config)
     assert "24 images of 6 guessed groups" in result.facts["data"]
     assert any("groups were guessed from pictures" in text for text in result.warnings)
-    assert any("1 ids in" in text and "stranger" in text for text in result.warnings)
+    assert any("1 id in" in text and "stranger" in text for text in result.warnings)
 
 
 def test_a_judge_without_a_second_group_stops_a_check(tmp_path, random_models):

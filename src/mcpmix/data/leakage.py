@@ -37,6 +37,7 @@ _LEAST_CORRELATION = 0.975
 _BLOCK = 512  # rows compared at a time, which bounds memory
 _AXES = 12  # along which near-duplicates are searched
 _MOST_FOR_AXES = 256  # looks from which the axes are taken; any axes are right, good ones are fast
+_FEW = 256  # looks, of which each is compared
 _PAIRS = 2**14  # compared at a time
 _ROUNDING = 1e-4  # of distances along the axes
 
@@ -115,13 +116,15 @@ class LookSearch:
         self._whole = np.array([p for p, look in enumerate(looks) if look and not is_print(look)], int)
         self._printed = {place: look for place, look in enumerate(looks) if is_print(look)}
         if len(self._whole):
-            from scipy.spatial import cKDTree
-
             self._signs, self._greys = fingerprints([looks[place] for place in self._whole])
             seen = np.linspace(0, len(self._greys) - 1, min(len(self._greys), _MOST_FOR_AXES)).astype(int)
             self._axes = np.linalg.svd(self._greys[seen], full_matrices=False)[2][:_AXES].T
             self._lit = np.flatnonzero(self._greys.any(axis=1))  # those of one grey are alike, but no pairs
-            self._tree = cKDTree(self._greys[self._lit] @ self._axes)
+            self._tree = None
+            if len(self._lit) > _FEW:
+                from scipy.spatial import cKDTree  # takes a while to load: not for a small run that is shown
+
+                self._tree = cKDTree(self._greys[self._lit] @ self._axes)
 
     def matches(self, looks: Sequence[str]) -> Iterator[Match]:
         """All near-duplicate pairs of one of these looks and one that is searched.
@@ -143,7 +146,9 @@ class LookSearch:
     def _near(self, signs: Floats, greys: Floats) -> Iterator[tuple[int, int, float, float]]:
         """Row, column, number of different signs and correlation of each pair of whole looks."""
         reach = math.sqrt(2 - 2 * _LEAST_CORRELATION) + _ROUNDING
-        found = self._tree.query_ball_point(greys @ self._axes, reach, return_sorted=True)
+        found = [range(len(self._lit))] * len(greys)
+        if self._tree is not None:
+            found = self._tree.query_ball_point(greys @ self._axes, reach, return_sorted=True)
         rows = np.repeat(np.arange(len(found)), [len(near) for near in found])
         columns = self._lit[np.concatenate(found).astype(int)]
         for start in range(0, len(rows), _PAIRS):

@@ -238,8 +238,10 @@ def looks_of(greys):
     return [base64.b64encode(a.tobytes() + b.tobytes()).decode() for a, b in zip(packed, greys, strict=True)]
 
 
+@pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("kind", ["noise", "clusters", "one colour among them", "few axes"])
-def test_the_tree_finds_what_comparing_all_finds(kind):
+def test_the_tree_finds_what_comparing_all_finds(kind, few, monkeypatch):
+    monkeypatch.setattr("mcpmix.data.leakage._FEW", few)
     rng = np.random.default_rng(7)
     scenes = rng.integers(0, 256, (60, 32, 32)).astype(float)
     if kind == "noise":
