@@ -203,9 +203,10 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
         split = keep_labels(split, collection.samples, data.labelled, config.seed)
     require_lesions(area_of[name] > 0 for name in split.validation)
     shares_of = {item.sample.id: item.shares for item in facts}
-    require_classes(
-        data.classes, (label for name in split.train for label, share in enumerate(shares_of[name]) if share)
+    in_training = Counter(
+        label for name in split.train for label, share in enumerate(shares_of[name], 1) if share > 0
     )
+    require_classes(data.classes, in_training)
     part_of = {name: part for part, ids in split.parts().items() for name in ids}
     result.audit = Audit(facts, part_of)
     _refuse_errors(result.audit)
@@ -226,7 +227,10 @@ def _data(config: Config, progress: Progress, result: CheckResult) -> str:
         if count <= _FEW_TESTED
     ][:1]
     warning = f"; this split leaks: {split.leaks}" if split.leaks else ""
-    more = _unlabelled(config, facts, part_of, progress) if data.has_unlabelled else ""
+    more = "".join(
+        f"; {name} in {in_training[label]} for train" for label, name in enumerate(data.classes, 1)
+    )
+    more += _unlabelled(config, facts, part_of, progress) if data.has_unlabelled else ""
     return f"{len(part_of)} images of {groups}; {parts}{warning}{more}"
 
 

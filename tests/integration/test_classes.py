@@ -18,6 +18,7 @@ from mcpmix.phantom import render
 from mcpmix.run import run
 from mcpmix.segmenter.onnx import export_segmenter
 from mcpmix.segmenter.predict import predict_files
+from mcpmix.studio.pictures import read_sample
 
 CLASSES = ("flat", "raised")
 ARMS = [
@@ -178,3 +179,11 @@ def test_nnunet_gets_the_names_and_the_labels(made, tmp_path):
     for record in DatasetIndex.read(result.dataset).part("train"):
         stored = np.array(Image.open(folder / f"labelsTr/{record.id}.png"))
         np.testing.assert_array_equal(stored, np.array(Image.open(record.mask)))
+
+
+def test_the_studio_shows_lesions_of_all_classes(made):
+    _, result = made
+    record = DatasetIndex.read(result.dataset).part("train")[1]
+    assert record.labels == 3
+    stored = np.array(Image.open(record.mask))
+    np.testing.assert_array_equal(read_sample(record, "mask"), (stored > 0) * np.uint8(255))

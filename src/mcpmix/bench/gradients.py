@@ -17,6 +17,7 @@ from mcpmix.bench.engines import Engine
 from mcpmix.bench.tables import KINDS
 from mcpmix.config import Config
 from mcpmix.core.device import Runtime
+from mcpmix.core.errors import ConfigError
 from mcpmix.core.files import read_json, write_json, write_text
 from mcpmix.core.pixels import as_images
 from mcpmix.core.progress import SILENT, Progress
@@ -60,6 +61,8 @@ class Boundary:
 
 def still(config: Config, epochs: int) -> Config:
     """The configuration of a training in which a sample looks the same in every epoch."""
+    if config.data.classes:
+        raise ConfigError("The gradients are measured where one kind of lesion ends: leave data.classes out.")
     off = dict.fromkeys(("rotate", "scale", "colour", "crop", "blur"), 0.0) | {"flip": False}
     length = {"epochs": epochs, "tail_epochs": 0, "validate_every": epochs}
     return config.model_copy(update={"train": config.train.model_copy(update=off | length)})

@@ -243,11 +243,12 @@ def gradients(
     from mcpmix.preflight import require_settings
     from mcpmix.run import run
 
+    short = still(settings, epochs)
     require_settings(settings)
     with shown_progress() as progress:
         made = run(settings, progress, until="inputs")
         progress.say(f"{len(arms)} trainings of {epochs} epochs, one after the other")
         inputs = partial(made.inputs, settings)
-        found = measure(still(settings, epochs), arms, inputs, place, made.runtime, progress)
+        found = measure(short, arms, inputs, place, made.runtime, progress)
     typer.echo(to_markdown(found))
     typer.echo(f"written: {place / 'gradients.json'}, gradients.md, gradients.png")

@@ -61,7 +61,7 @@ class Facts:
     height: int = 0
     levels: int = 0  # number of grey levels in the mask file
     area: float = 0.0  # share of the image that is lesion, 0..1
-    shares: tuple[float, ...] = ()  # of each label of the mask, background first; they sum to 1
+    shares: tuple[float, ...] = ()  # of the labels 1, 2, ... of several classes, which sum to `area`
     border: float = 0.0  # share of the pixels at the edge of the image that are lesion, 0..1
     centre: tuple[float, float] = (0.5, 0.5)  # of the lesion, right and down, 0..1
     look: str = ""  # `look_of` the image
@@ -103,7 +103,8 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
     if pair is None:
         return Facts(sample, tuple(errors), tuple(oddities)), None
     image, classes, levels = pair
-    mask = (classes > 0).astype(np.uint8)
+    mask = classes if sample.labels == 2 else (classes > 0).astype(np.uint8)
+    numbers = range(1, sample.labels if sample.labels > 2 else 1)
     oddities += [*file_oddities(sample.image), *file_oddities(sample.mask, mask=True)]
     area, small = float(mask.mean()), square(image)
     seen = {
@@ -135,7 +136,7 @@ def inspect(sample: Sample) -> tuple[Facts, Pixels | None]:
         height=image.shape[0],
         levels=levels,
         area=area,
-        shares=tuple((np.bincount(classes.ravel(), minlength=sample.labels) / classes.size).tolist()),
+        shares=tuple(float((classes == label).mean()) for label in numbers),
         border=float(np.concatenate([mask[0], mask[-1], mask[:, 0], mask[:, -1]]).mean()),
         centre=centre,
         look=look_of(image),

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mcpmix.config import Config
 from mcpmix.config_data import SplitConfig
 from mcpmix.core.errors import ConfigError, DataError, bullet_list, sorted_list
@@ -254,6 +252,7 @@ def build_index(
         if name not in by_id
     ]
     records: list[Record] = []
+    labels = range(1, len(classes) + 1)
     learnt: set[int] = set()  # labels in the training part
     with progress.track("Indexing images", sum(map(len, wanted.values()))) as advance, ExitStack() as caches:
         for part, ids in wanted.items():
@@ -275,8 +274,8 @@ def build_index(
                         look=look_of(image),
                     )
                     records.append(record)
-                    if classes and part == "train":
-                        learnt.update(np.flatnonzero(np.bincount(mask.ravel())).tolist())
+                    if part == "train":
+                        learnt.update(label for label in labels if (mask == label).any())
                     if add is not None:
                         add(record, image, mask)
                 advance()

@@ -117,7 +117,7 @@ def examine_mask(path: Path, labels: int = 2) -> tuple[Pixels, int]:
     levels, lossy = read_grey(path, indices=labels > 2)
     brightest = int(levels.max())
     if labels > 2:
-        found = np.flatnonzero(np.bincount(levels.ravel())).tolist()
+        found = np.flatnonzero(Image.fromarray(levels).histogram()).tolist()
         if brightest < labels and not lossy:
             return levels, len(found)
         values = ", ".join(map(str, found[:_SHOWN])) + (" ..." if len(found) > _SHOWN else "")

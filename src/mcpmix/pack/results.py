@@ -20,7 +20,7 @@ from mcpmix.core.stage_folder import MANIFEST, read_artifact, verify
 from mcpmix.pack.archive import Members
 
 _SEGMENTER = ("README.md", "config.json", "log.jsonl", MANIFEST, "model.safetensors")
-_EVALUATION = ("README.md", "summary.json", "summary-known.json")
+_EVALUATION = ("README.md", "summary.json", "summary-known.json", "classes.json", "classes-known.json")
 _REPORT = ("table.json", "table.md")
 _TILE = re.compile(r'<figure class="tile">.*?</figure>', re.DOTALL)  # a picture with the outlines on it
 _NOTE = '<p class="warning">Copy without pictures: images and outlines were taken out when it was packed.</p>'

@@ -15,6 +15,7 @@ from mcpmix.bench.gradients import (
     to_markdown,
     transition_width,
 )
+from mcpmix.core.errors import ConfigError
 from mcpmix.mixing.strategy import Batch, Term
 from mcpmix.run import run
 
@@ -120,3 +121,8 @@ def test_mixing_masks_flips_and_hard_masks_do_not(make_config, tmp_path):
     assert record["arms"]["cutmix"]["flips"] == found["cutmix"].flips
     assert (out / "gradients.png").read_bytes().startswith(b"\x89PNG")
     assert "CutMix" in (out / "gradients.md").read_text()
+
+
+def test_several_classes_are_refused_before_anything_is_trained(make_config, tmp_path):
+    with pytest.raises(ConfigError, match=r"leave data\.classes out"):
+        still(make_config(tmp_path, "data.classes=[flat,raised]"), epochs=6)

@@ -10,6 +10,7 @@ from PIL import Image, PngImagePlugin
 from mcpmix.core.errors import StorageError
 from mcpmix.data.audit import Audit, Severity, inspect_all
 from mcpmix.data.convert import Change, has_metadata, repair
+from mcpmix.data.dataset import load_collection
 from mcpmix.data.layouts import READERS, Collection
 from mcpmix.data.sample import Sample, read_image, read_mask
 
@@ -165,3 +166,23 @@ def test_nothing_that_can_be_used(dirty, tmp_path):
         repair(broken, dirty, tmp_path / "repaired")
     assert not any((tmp_path / "repaired").iterdir())
     assert not (tmp_path / "repaired.partial").exists()
+
+
+def test_labels_of_several_classes_survive_a_repair(tmp_path):
+    labels = np.array([[0, 1, 2, 0]] * 4, np.uint8)
+    for kind in ("images", "masks"):
+        (tmp_path / "own" / kind).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, mode in (("grey", "L"), ("palette", "P")):
+        pixels = rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"own/images/{name}.png")
+        mask = Image.fromarray(labels, mode)
+        if mode == "P":
+            mask.putpalette([0, 0, 0, 200, 20, 20, 20, 200, 20])
+        mask.save(tmp_path / f"own/masks/{name}.png")
+    found = load_collection("folder", root=tmp_path / "own", classes=("adenoma", "cancer"))
+    repair(inspect_all(found.samples), found, tmp_path / "new")
+    for name in ("grey", "palette"):
+        stored = np.array(Image.open(tmp_path / f"new/masks/{name}.png"))
+        np.testing.assert_array_equal(stored, labels)
+        assert np.array_equal(read_mask(tmp_path / f"new/masks/{name}.png", 3), labels)

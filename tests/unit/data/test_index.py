@@ -361,3 +361,11 @@ def test_bad_files_leave_no_cache(records, tmp_path):
         with pytest.raises(DataError, match=r"b\.png cannot be read"):
             load_arrays(records, 6, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_labels_are_written_only_where_there_are_several_classes(records, tmp_path):
+    several = DatasetIndex(tuple(dataclasses.replace(record, labels=3) for record in records))
+    for index, written in ((DatasetIndex(tuple(records)), False), (several, True)):
+        index.write(tmp_path)
+        assert ("labels" in (tmp_path / "index.json").read_text()) is written
+        assert DatasetIndex.read(tmp_path) == index
