@@ -1,11 +1,10 @@
-"""What the banks of pairs of a grid are worth: admission, alignment, and the distance to real images."""
+"""What the synthetic images of a grid are worth: admission, alignment, and the distance to real images."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mcpmix.bench.cells import Made
 from mcpmix.bench.tables import Item, Sheet
@@ -18,6 +17,7 @@ from mcpmix.generator.admission import tally
 from mcpmix.generator.ledger import Row, read_rows
 from mcpmix.metrics.statistics import kid
 from mcpmix.networks.features import load_features
+from mcpmix.report.arms import label_of
 
 _FEWEST = 3  # images of which KID can be estimated
 _NOTE = (
@@ -34,7 +34,8 @@ def bank_facts(rows: list[Row], judge: Artifact | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "tried": len(rows),
         "admitted": len(admitted),
-        "masks": len({row["parent"] for row in admitted}),
+        # A counterpart has the mask of its parent; images of generative baselines bring masks of their own.
+        "masks": len({row.get("parent", row.get("mask_sha256")) for row in admitted}),
         "reasons": tally(rows),
     }
     if judge is not None:
@@ -62,36 +63,46 @@ def reasons_text(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in reasons.items()) or "none"
 
 
-def measure_bank(config: Config, made: Made) -> dict[str, Any] | None:
-    """The facts of a group's bank with its KID to seen and to held-out images; None if it has no bank."""
-    inputs = next((found for found in made.inputs.values() if found.pairs is not None), None)
-    if inputs is None or inputs.pairs is None:
-        return None
-    rows = read_rows(inputs.pairs.folder)
+def measure_banks(config: Config, made: Made) -> dict[str, dict[str, Any]]:
+    """The facts of a group's bank, and of the sets of its generative baselines, by what drew them.
+
+    Each with its KID to seen and to held-out images. A group may have neither.
+    """
+    banks = {}
+    for arm, inputs in made.inputs.items():
+        if inputs.pairs is not None:
+            banks["counterparts"] = inputs.pairs
+        if inputs.labelled_set is not None:
+            banks[label_of(arm)] = inputs.labelled_set
+    if not banks:
+        return {}
+    dataset = next(iter(made.inputs.values())).dataset
     judge = read_artifact(config.folder / "judge") if config.synthesis.admission.enabled else None
-    facts = bank_facts(rows, judge)
-    index, cache = DatasetIndex.read(inputs.dataset), cache_of(inputs.dataset.folder)
+    index, cache = DatasetIndex.read(dataset), cache_of(dataset.folder)
     phi = load_features(config.rla.features)
-    with torch.inference_mode():
-        train, held = (
-            features_of(phi, load_arrays(index.part(part), config.data.size, cache).images)
-            for part in ("train", "validation")
-        )
+    train, held = (
+        features_of(phi, load_arrays(index.part(part), config.data.size, cache).images)
+        for part in ("train", "validation")
+    )
+    found = {}
+    for name, bank in banks.items():
+        rows = read_rows(bank.folder)
+        found[name] = facts = bank_facts(rows, judge)
         admitted = [row for row in rows if row["admitted"]]
         if min(len(admitted), len(train)) >= _FEWEST and len(held) >= _FEWEST - 1:
-            synthetic = features_of(phi, images_of(admitted, inputs.pairs.folder))
+            synthetic = features_of(phi, images_of(admitted, bank.folder))
             facts["kid"] = {
                 "to training": kid(synthetic, train)._asdict(),
                 "to held-out": kid(synthetic, held)._asdict(),
                 "training to held-out": kid(train, held)._asdict(),
             }
-    return facts
+    return found
 
 
 def bank_sheet(title: str, found: Mapping[str, Mapping[str, Any]]) -> Sheet:
-    """A row for each bank by the name of its input group."""
+    """A row for each bank by the names of its input group and of what drew it."""
     kids = ("to training", "to held-out", "training to held-out")
-    heading = ["pairs", "tried", "admitted", "masks", "rejected for", "alignment, tried", "admitted", "real"]
+    heading = ["images", "tried", "admitted", "masks", "rejected for", "alignment, tried", "admitted", "real"]
     heading += ["chance", *(f"KID {name}" for name in kids)]
     rows = []
     for name, facts in found.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from mcpmix.bench.banks import bank_sheet, measure_bank
+from mcpmix.bench.banks import bank_sheet, measure_banks
 from mcpmix.bench.cells import Outcome
 from mcpmix.bench.engines import Engine
 from mcpmix.bench.figures import Drawn, draw, require_umap
@@ -113,11 +113,11 @@ def write_table(found: Outcome, spec: TableSpec) -> list[Sheet]:
     rows: Sequence[Mapping[str, object]]
     if spec.kind == "pairs":
         banks = {
-            name: facts
+            f"{name}: {who}": facts
             for name, made in found.groups.items()
-            if (facts := measure_bank(made.place(found.plan.groups[name].config), made)) is not None
+            for who, facts in measure_banks(made.place(found.plan.groups[name].config), made).items()
         }
-        sheets, content = [bank_sheet(spec.title or "Banks of pairs", banks)], banks
+        sheets, content = [bank_sheet(spec.title or "Synthetic images", banks)], banks
         heading = sheets[0].heading
         rows = [dict(zip(heading, (item.text for item in row), strict=True)) for row in sheets[0].rows]
     else:

@@ -156,7 +156,7 @@ class GridView(Watched):
             if "blocks" in content:
                 yield from (_part(content, block, str(spec.get("part"))) for block in content["blocks"])
             elif content:
-                yield {"title": str(spec.get("title") or "Banks of pairs"), "texts": _texts(path)}
+                yield {"title": str(spec.get("title") or "Synthetic images"), "texts": _texts(path)}
 
 
 def _part(table: Tree, block: Tree, tested: str) -> Tree:

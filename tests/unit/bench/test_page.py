@@ -28,7 +28,7 @@ def test_one_page_with_every_table_and_figure_and_nothing_from_outside(written):
         "Comparison with mixing-based methods",
         "Boundary sensitivity",
         "Ablation",
-        "Banks of pairs",
+        "Synthetic images",
     ):
         assert title in page.headings
     for title in (

@@ -123,7 +123,7 @@ def test_tables_are_laid_out_as_those_of_a_run(look):
     scores, pairs = look().tables()
     assert scores["title"] == "Ablation: data, 5 % labelled, tested on abroad"
     assert [row["metrics"]["dsc"]["best"] for row in scores["rows"]] == [False, True]
-    assert pairs == {"title": "Banks of pairs", "texts": [["pairs", "tried"], ["data/all/plain", "12"]]}
+    assert pairs == {"title": "Synthetic images", "texts": [["pairs", "tried"], ["data/all/plain", "12"]]}
 
 
 def test_a_verdict_is_found_in_its_run(runs, grid):
