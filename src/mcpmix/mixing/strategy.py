@@ -75,10 +75,7 @@ class Batch:
         problems = []
         if self.images.ndim != 4 or self.images.shape[1] != 3:
             problems.append(f"images are {tuple(self.images.shape)}; expected (B, 3, H, W)")
-        if self.masks.ndim != 4 or (len(self.masks), *self.masks.shape[2:]) != (
-            len(self.images),
-            *self.images.shape[2:],
-        ):
+        if self.masks.ndim != 4 or self.masks[:, :1].shape != self.images[:, :1].shape:
             problems.append(f"masks are {tuple(self.masks.shape)}; expected (B, C, H, W) like the images")
         if self.synthetic is not None and self.synthetic.shape != self.images.shape:
             problems.append(f"synthetic is {tuple(self.synthetic.shape)}; expected the shape of the images")

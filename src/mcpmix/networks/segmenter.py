@@ -7,7 +7,7 @@ together they take seconds. Nothing is downloaded.
 import importlib
 import inspect
 import json
-import pickle
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mcpmix.core.errors import ConfigError, ModelError, TrainingError, bullet_list, did_you_mean
-from mcpmix.core.files import expanded, read_json
+from mcpmix.core.files import read_json
 from mcpmix.core.pixels import IMAGENET_MEAN, IMAGENET_STD
 from mcpmix.core.stage_folder import read_artifact, verify
 from mcpmix.networks.segnet import SEGNETS, SegNet
-from mcpmix.networks.weight_files import EMBEDDED, PICKLES, split_pin, verify_pin
+from mcpmix.networks.states import WEIGHTS, load_matching, read_state, require_match
+from mcpmix.networks.weight_files import EMBEDDED, PICKLES
 
-WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
 _TIMM = "tu-"  # smp's prefix of encoders from timm
 Options = Mapping[str, Any] | None
@@ -213,7 +213,8 @@ class _Checked(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """B,3,H,W to B,C,H,W logits."""
         logits = self.network(images)
-        if getattr(logits, "shape", ())[:2] != (len(images), self._channels) or logits.ndim != 4:
+        fits = isinstance(logits, Tensor) and logits.shape[:2] == (len(images), self._channels)
+        if not fits or logits.ndim != 4:
             came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ModelError(
                 f"{self._path}: the network returned {came} for images {tuple(images.shape)}; expected "
@@ -272,69 +273,6 @@ class _EncoderDecoder(nn.Module):
             )
         logits: Tensor = self.inner(images * self.scale + self.shift)
         return logits
-
-
-# --- tensors of state files --------------------------------------------------------------------------------
-
-
-def read_state(source: str) -> dict[str, Tensor]:
-    """The tensors of a state file by name, without running code from it.
-
-    Args:
-        source: a .safetensors file, a folder with model.safetensors, or a state dictionary that torch.save
-            wrote (plain tensors only); optionally pinned, `@sha256:<digest>`.
-    """
-    name, pin = split_pin(source)
-    path = expanded(name)
-    if pin is not None and path.exists():
-        verify_pin(name, path, pin)
-    path = path / WEIGHTS if path.is_dir() else path
-    if not path.is_file():
-        raise ModelError(
-            f"segmenter.weights: there is no file {path}. Expected a .safetensors file, a folder with "
-            f"{WEIGHTS}, or a state dictionary of torch.save."
-        )
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-        raise ModelError(
-            f"segmenter.weights: {path} cannot be read: damaged, or not a file of plain tensors "
-            f"({type(error).__name__}). Save the state dictionary alone, best as .safetensors."
-        ) from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ModelError(
-            f"segmenter.weights: {path} does not hold a state dictionary of tensors. Save "
-            "network.state_dict() alone."
-        )
-    return dict(state)
-
-
-def load_matching(network: nn.Module, state: Mapping[str, Tensor], headline: str) -> None:
-    """Load a state that has exactly the network's tensors; see `require_match`."""
-    require_match(state, network.state_dict(), headline)
-    network.load_state_dict(state)
-
-
-def require_match(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], headline: str) -> None:
-    """Refuse other tensors or shapes than wanted: a ModelError with the headline and all differences."""
-    differences = {
-        "missing": [name for name in wanted if name not in state],
-        "unknown": [name for name in state if name not in wanted],
-        "of another shape": [
-            f"{name} is {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in state and state[name].shape != tensor.shape
-        ],
-    }
-    problems = [
-        f"{len(names)} tensors {kind}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-        for kind, names in differences.items()
-        if names
-    ]
-    if problems:
-        raise ModelError(bullet_list(headline, problems))
 
 
 # --- the folder of a trained segmenter ---------------------------------------------------------------------
@@ -437,9 +375,14 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "variant": ("a text", lambda value: isinstance(value, str)),
     "size": ("whole pixels up to 8192", lambda value: type(value) is int and 0 < value <= 8192),
     "options": ("settings by name", lambda value: isinstance(value, dict)),
-    "classes": ("2 to 255 names", lambda value: isinstance(value, list) and 2 <= len(value) <= 255),
+    "classes": ("2 to 255 plain names", lambda value: isinstance(value, list) and _are_plain(value)),
     "validation_dsc": ("a number", lambda value: type(value) in (int, float)),
 }
+
+
+def _are_plain(names: list[Any]) -> bool:
+    """Whether these can be names of classes: predictions of each get a folder of that name."""
+    return 2 <= len(names) <= 255 and all(re.fullmatch(r"\w[\w .+-]*", str(name)) for name in names)
 
 
 def _is_pickle(path: Path) -> bool:

@@ -293,7 +293,9 @@ def _claim(out: Path, predictor: Predictor, threshold: float, flips: bool) -> No
     if not file.exists():
         out.mkdir(parents=True, exist_ok=True)
         known = {
-            name: value for name, value in predictor.description.items() if name in ("arm", "seed", "size")
+            name: value
+            for name, value in predictor.description.items()
+            if name in ("arm", "seed", "size", "classes")
         }
         write_json(file, {**decisive, **known})
         return
