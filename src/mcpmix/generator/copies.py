@@ -44,7 +44,7 @@ class Calibration:
     """How near copies are, and how near images that cannot be copies are.
 
     Attributes:
-        twins: distances between training images and near-duplicates of them.
+        twins: distances between training images and near-duplicates of them; of more than 4096, of so many.
         strangers: distances of real images that cannot be copies: of each training image to the nearest one
             of another group, and of each held-out image to the nearest training image; where there are more
             than 4096 of them, of so many. May be empty.
@@ -111,6 +111,7 @@ class CopyCheck:
         self._squares, self._picture_squares = _squares(self.train), _squares(self.train_pictures)
         _, group = np.unique(np.asarray(groups), return_inverse=True)
         some = _spread(len(train))
+        places = np.arange(len(train))[some]
         apart = group[some, None] != group[None, some]
         between = _distances(self.train[some], self.train[some], self._squares[some])
         # One group only: the mean over all images. Identical images: any unit will do.
@@ -118,9 +119,9 @@ class CopyCheck:
         self.unit = (float(between[counted].mean()) if counted.any() else 0.0) or 1.0
         near, alike = [], []  # distances between all near-duplicates and their originals
         for twin in range(_TWINS):
-            for number, images in enumerate(_tensors(train.images)):
-                rows = slice(number * _BATCH, number * _BATCH + len(images))
-                copies = near_duplicates(images, torch_rng("twins", seed, twin, rows.start))
+            for start in range(0, len(places), _BATCH):
+                rows = places[start : start + _BATCH]
+                copies = near_duplicates(as_images(train.images[rows]), torch_rng("twins", seed, twin, start))
                 near.append(np.linalg.norm(self._run(copies) - self.train[rows], axis=1) / self.unit)
                 alike.append(np.linalg.norm(_coarse(copies) - self.train_pictures[rows], axis=1))
         far = [_to_another_group(self._feature_distances, self.train, group, group)]

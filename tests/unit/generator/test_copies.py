@@ -211,5 +211,6 @@ def test_of_many_images_some_are_compared_with_all_others(gallery, monkeypatch):
         scale = few.unit / check.unit if kind == "features" else 1.0
         expected = np.concatenate([all_of.strangers[some], all_of.strangers[40 + unseen]])
         assert few.calibrations[kind].strangers * scale == pytest.approx(expected, abs=1e-9)
-        assert few.calibrations[kind].twins * scale == pytest.approx(all_of.twins)
+        assert len(few.calibrations[kind].twins) == 4 * 8
+        assert few.calibrations[kind].twins.mean() * scale == pytest.approx(all_of.twins.mean(), rel=0.3)
     assert few.unit == pytest.approx(check.unit, rel=0.3)
