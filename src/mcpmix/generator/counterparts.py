@@ -15,9 +15,10 @@ from mcpmix.core.files import read_json, write_json
 from mcpmix.core.pixels import Pixels, as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.data.index import Arrays
+from mcpmix.generator.few_steps import FEW_STEPS, lora_folder, sampling_settings
 from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
-from mcpmix.networks.generator import Generator, SamplingSettings, load_generator
+from mcpmix.networks.generator import Generator, load_generator
 from mcpmix.networks.weight_files import resolve
 
 CONTROLNET = "controlnet"
@@ -80,8 +81,7 @@ class CounterpartMaker:
         looks: Looks | None = None,
     ) -> None:
         self.generator, self.arrays, self.config, self.looks = generator, arrays, config, looks
-        tuned, drawn = config.finetune, config.synthesis
-        self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
+        self.settings, tuned = sampling_settings(config), config.finetune
         masks = torch.from_numpy(arrays.masks).float()
         self.conditions = condition(masks, torch.from_numpy(depths), tuned.condition, tuned.depth_under_mask)
 
@@ -133,7 +133,8 @@ def build_maker(
 ) -> CounterpartMaker:
     """Load the base and, from the generator's folder, the ControlNet."""
     folder = resolve(config.generator.base, "pipeline")
-    network = load_generator(load_base(folder).to(device), generator / CONTROLNET)
+    control = generator / (FEW_STEPS if config.few_steps.distils else CONTROLNET)
+    network = load_generator(load_base(folder).to(device), control, lora_folder(config))
     return CounterpartMaker(network, arrays, depths, config, Looks.read(folder))
 
 
