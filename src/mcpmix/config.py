@@ -22,6 +22,7 @@ from mcpmix.config_training import (
     Section,
     SegmenterConfig,
     Share,
+    TrackConfig,
     TrainConfig,
 )
 
@@ -283,19 +284,23 @@ class SynthesisConfig(Section):
         return self.source == "on-the-fly" or self.refresh > 0
 
 
-class TrackConfig(Section):
-    """Copies of the training logs for other programs, below the run's folder `track`; nothing is sent."""
+class FewStepsConfig(Section):
+    """Counterparts in 2 to 4 passes of the networks, without guidance (docs/synthesis.md)."""
 
-    tensorboard: bool = False
-    mlflow: bool = False
-    wandb: bool = False
-    """Weights & Biases, in offline mode."""
+    steps: int = Field(default=0, ge=0, le=50)
+    """Passes for each counterpart; 0: drawn as the section synthesis says."""
+    lora: str | None = None
+    """LCM-LoRA for the base, by hub id or folder, as latent-consistency/lcm-lora-sdv1-5; may be pinned. None:
+    after fine-tuning, a copy of the generator learns to draw in few steps."""
+    paths: PositiveInt = 384
+    """Images that the generator draws for that copy to learn from, in synthesis.steps steps each."""
+    distil_steps: PositiveInt = 150
+    """Optimiser steps of the copy."""
 
     @property
-    def chosen(self) -> list[str]:
-        """The names of those that are turned on."""
-        turned_on = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
-        return [name for name, on in turned_on.items() if on]
+    def distils(self) -> bool:
+        """Whether a copy of the generator learns to draw in few steps."""
+        return self.steps > 0 and self.lora is None
 
 
 class RuntimeConfig(Section):
@@ -327,6 +332,7 @@ class Config(Section):
     finetune: FinetuneConfig = FinetuneConfig()
     pseudo: PseudoConfig = PseudoConfig()
     synthesis: SynthesisConfig = SynthesisConfig()
+    few_steps: FewStepsConfig = FewStepsConfig()
     segmenter: SegmenterConfig = SegmenterConfig()
     train: TrainConfig = TrainConfig()
     rla: RLAConfig = RLAConfig()
@@ -336,9 +342,14 @@ class Config(Section):
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
-    def _has_images_to_start_from(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.finetune.start == PSEUDO and not self.data.has_unlabelled:
             raise ValueError("finetune.start: pseudo needs unlabelled images: name some in data.unlabelled")
+        few, learnt = self.few_steps, self.synthesis.steps
+        if few.distils and few.steps > learnt:
+            raise ValueError(f"few_steps.steps: {few.steps} is above synthesis.steps, {learnt}, learnt from")
+        if few.lora is not None and not few.steps:
+            raise ValueError("few_steps.lora does nothing without few_steps.steps: 4 is usual")
         return self
 
     @property

@@ -35,6 +35,7 @@ _SOURCES = (  # of weights: a path, or a name that is no path
     "adapt.autoencoder",
     "finetune.start",
     "synthesis.admission.judge.weights",
+    "few_steps.lora",
     "segmenter.weights",
     "rla.features",
     "editor.model",

@@ -1,4 +1,4 @@
-"""The sections of stage 3 (network, training, RLA, evaluation), and what all sections are made of.
+"""The sections of stage 3 (network, training, RLA, evaluation, logs), and what all sections are made of.
 
 Defaults are defined here and in `config.py`, and nowhere else.
 """
@@ -146,3 +146,18 @@ class EvaluationConfig(Section):
     seen: Literal["refuse", "mark"] = "refuse"
     """Test images that the generator or the segmenter has seen, or nearly: refuse them, or score them and
     mark every table as leaking."""
+
+
+class TrackConfig(Section):
+    """Copies of the training logs for other programs, below the run's folder `track`; nothing is sent."""
+
+    tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
+    """Weights & Biases, in offline mode."""
+
+    @property
+    def chosen(self) -> list[str]:
+        """The names of those that are turned on."""
+        turned_on = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
+        return [name for name, on in turned_on.items() if on]

@@ -11,6 +11,7 @@ from mcpmix.config import Config
 from mcpmix.core.device import worker_count
 from mcpmix.core.errors import McpmixError, StorageError
 from mcpmix.data.splits import ALL_PARTS
+from mcpmix.generator.few_steps import sampling_settings
 from mcpmix.networks.memory import (
     build_meta,
     finetune_plan,
@@ -72,11 +73,12 @@ def memory(config: Config) -> Iterator[tuple[str, str]]:
             precision=precision,
             checkpointing=finetune.gradient_checkpointing,
             optimiser=finetune.optimiser,
-            unlock_decoder=finetune.unlock_decoder,
+            unlock_decoder=finetune.unlock_decoder or config.few_steps.distils,
         )
         how = f"{used and f' with {used}'}, batch {finetune.batch_size}, {numbers}"
         yield "finetune", _sentence(plan, f"{size} px{how}")
-        batch, passes = synthesis.batch_size, 1 + (synthesis.guidance > 1) + (synthesis.mask_guidance > 1)
+        batch, drawn = synthesis.batch_size, sampling_settings(config)
+        passes = 1 + (drawn.guidance > 1) + (drawn.mask_guidance > 1)
         plan = partial(synthesis_plan, pipeline, image_size=size, batch_size=batch, passes=passes)
         yield "synthesize", _sentence(plan, f"{size} px, batch {batch}, float32")
     batch = train.batch_size

@@ -44,9 +44,9 @@ from mcpmix.data.splits import keep_labels, require_classes, require_lesions
 from mcpmix.data.tables import unknown_ids
 from mcpmix.estimates import disk, makes_pairs, memory, part_sizes
 from mcpmix.generator.ledger import inspect_bank
-from mcpmix.networks.diffusion import image_multiple, load_autoencoder, require_channels
+from mcpmix.networks.diffusion import image_multiple, load_autoencoder, require_channels, require_peft
 from mcpmix.networks.features import load_features
-from mcpmix.networks.generator import require_fit
+from mcpmix.networks.generator import LORA_FILE, LORA_NEEDS, require_fit
 from mcpmix.networks.memory import build_meta, parameter_count, pipeline_configs
 from mcpmix.networks.segmenter import build_segmenter
 from mcpmix.networks.weight_files import EMBEDDED, licence_of, resolve
@@ -156,6 +156,8 @@ def _settings(config: Config) -> Iterator[tuple[str, Callable[[], str]]]:
         if generated and config.finetune.start_weights is not None:
             yield "control", lambda: _control(config)
         yield "optimiser", lambda: _optimiser(optimiser)
+        if generated and (lora := config.few_steps.lora) is not None:
+            yield "few steps", lambda: _lora(lora)
     editor = config.editor.model
     if editor is not None and any(kinds.takes_edits(config, arm) for arm in arms):
         yield "editor", partial(_folder, "editor.model", editor, "pipeline", _PIPELINE)
@@ -423,6 +425,11 @@ def _control(config: Config) -> str:
             return f"{source}; whether it fits is not known without its base"  # a problem of its own
         require_fit(folder, unet)
     return f"{source}; licence: {licence_of(source)}"
+
+
+def _lora(source: str) -> str:
+    require_peft(*LORA_NEEDS)
+    return _folder("few_steps.lora", source, "lora", (LORA_FILE,))
 
 
 def _optimiser(name: str) -> str:

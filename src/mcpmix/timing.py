@@ -27,6 +27,7 @@ from mcpmix.generator.autoencoder import sharpen_decoder, train_autoencoder
 from mcpmix.generator.base import BaseSettings, train_base
 from mcpmix.generator.base import view_count as base_views
 from mcpmix.generator.conditions import condition
+from mcpmix.generator.few_steps import sampling_settings
 from mcpmix.generator.finetune_trainer import Trainer, TrainingSet, build_networks, encode_all, view_counts
 from mcpmix.generator.judge import train_judge
 from mcpmix.metrics import score_with_counts
@@ -269,19 +270,22 @@ class _Stopwatch:
         )
         steps = tuning.first_steps + tuning.steps
         views = math.prod(view_counts(tuning, count))
-        return steps * _pace(lambda: trainer.step(0)) + count * views * self._encoding
+        walked = 0.0
+        if (few := self.config.few_steps).distils:
+            plain = self.config.model_copy(update={"few_steps": few.model_copy(update={"steps": 0})})
+            walked, steps = few.paths * self._drawing(sampling_settings(plain)), steps + few.distil_steps
+        return steps * _pace(lambda: trainer.step(0)) + count * views * self._encoding + walked
 
-    @cached_property
-    def _drawing(self) -> float:
-        """Seconds of one counterpart: denoising steps are timed apart from what comes before and after."""
-        settings, base = self.config.synthesis, self._base
+    def _drawing(self, settings: SamplingSettings) -> float:
+        """Seconds of one image: denoising steps are timed apart from what comes before and after."""
+        base = self._base
         sampler = Generator(base, control_from_base(base).to(self.runtime.device))
         masks = torch.from_numpy(self.masks).float()
         shown = condition(masks, masks, self.config.finetune.condition, "keep")
         prompts, seeds = [self.config.generator.prompt.text] * self.batch, list(range(self.batch))
 
         def draw(steps: int) -> object:
-            asked = SamplingSettings(steps, settings.guidance, settings.mask_guidance, 1.0)
+            asked = replace(settings, steps=steps, strength=1.0, learnt_steps=None)  # may be fewer than three
             return sampler.sample(shown, prompts, seeds, asked)
 
         one, three = (_pace(partial(draw, steps)) for steps in (1, 3))
@@ -293,7 +297,8 @@ class _Stopwatch:
             return math.nan
         settings = self.config.synthesis
         tries = (1 + settings.admission.tries) / 2 if settings.admission.enabled else 1
-        return self.images["train"] * settings.replicas * tries * self._drawing
+        pace = self._drawing(sampling_settings(self.config))
+        return self.images["train"] * settings.replicas * tries * pace
 
     @cached_property
     def _segmenter(self) -> nn.Module:
@@ -337,7 +342,7 @@ class _Stopwatch:
             seconds += learning * steps / config.rla.mmd_every * _pace(compare)
         if config.synthesis.makes_in_training and paired and not self._too_large:
             fresh = 1.0 if config.synthesis.source == "on-the-fly" else config.synthesis.refresh
-            seconds += paired * fresh * steps * count * self._drawing
+            seconds += paired * fresh * steps * count * self._drawing(sampling_settings(self.config))
         looks = len(arms) * (train.epochs + train.tail_epochs) // train.validate_every
         return seconds + looks * self.images.get("validation", 0) * self._looking
 

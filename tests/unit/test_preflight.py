@@ -111,6 +111,25 @@ def test_a_start_that_does_not_fit_is_told_before_anything_runs(tmp_path, random
     assert "a network of class UNet2DConditionModel" in str(problem)
 
 
+def test_a_lora_is_looked_for_before_anything_runs(tmp_path, random_models):
+    few = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}", "finetune.start=null")
+    few = (*few, "few_steps.steps=4")
+    assert "few steps" not in check(phantom_config(tmp_path, *few)).facts
+    published = "few_steps.lora=latent-consistency/lcm-lora-sdv1-5"
+    (problem,) = check(phantom_config(tmp_path, *few, published)).problems
+    assert "135 MB; licence: CreativeML Open RAIL++-M" in str(problem)
+    assert '--include "pytorch_lora_weights.safetensors"' in str(problem)
+    place = tmp_path / "lora"
+    place.mkdir()
+    (problem,) = check(phantom_config(tmp_path, *few, f"few_steps.lora={place}")).problems
+    assert "few_steps.lora: " in str(problem)
+    assert "pytorch_lora_weights.safetensors" in str(problem)
+    (place / "pytorch_lora_weights.safetensors").touch()
+    assert "licence" in check(phantom_config(tmp_path, *few, f"few_steps.lora={place}")).facts["few steps"]
+    (problem,) = check(phantom_config(tmp_path, *few, f"few_steps.lora={place}@sha256:{'0' * 64}")).problems
+    assert "not the pinned ones" in str(problem)
+
+
 def test_a_size_that_the_generator_cannot_draw(tmp_path, random_models):
     paired = ("train.arms=[mcpmix]", f"generator.base={random_models / 'pipeline'}", "finetune.start=null")
     (problem,) = check(phantom_config(tmp_path, *paired, "data.size=100")).problems

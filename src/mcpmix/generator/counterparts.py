@@ -14,9 +14,10 @@ from mcpmix.core.pixels import Pixels, as_images, as_pixels
 from mcpmix.core.seeds import numpy_rng, seed_for
 from mcpmix.data.index import Arrays
 from mcpmix.generator.conditions import Conditions, Depths
+from mcpmix.generator.few_steps import FEW_STEPS, lora_folder, sampling_settings
 from mcpmix.generator.workers import Request
 from mcpmix.networks.diffusion import load_base
-from mcpmix.networks.generator import Generator, SamplingSettings, load_generator
+from mcpmix.networks.generator import Generator, load_generator
 from mcpmix.networks.weight_files import resolve
 
 CONTROLNET = "controlnet"
@@ -76,8 +77,7 @@ class CounterpartMaker:
         looks: Looks | None = None,
     ) -> None:
         self.generator, self.arrays, self.config, self.looks = generator, arrays, config, looks
-        drawn = config.synthesis
-        self.settings = SamplingSettings(drawn.steps, drawn.guidance, drawn.mask_guidance, drawn.strength)
+        self.settings = sampling_settings(config)
         self.conditions = Conditions(arrays.masks, depths, config.finetune, config.data.labels)
 
     def seed(self, request: Request) -> int:
@@ -128,5 +128,6 @@ def build_maker(
 ) -> CounterpartMaker:
     """Load the base and, from the generator's folder, the ControlNet."""
     folder = resolve(config.generator.base, "pipeline")
-    network = load_generator(load_base(folder).to(device), generator / CONTROLNET)
+    control = generator / (FEW_STEPS if config.few_steps.distils else CONTROLNET)
+    network = load_generator(load_base(folder).to(device), control, lora_folder(config))
     return CounterpartMaker(network, arrays, depths, config, Looks.read(folder))

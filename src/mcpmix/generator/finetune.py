@@ -2,7 +2,7 @@
 
 import gc
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +18,12 @@ from mcpmix.core.progress import SILENT, Progress
 from mcpmix.core.seeds import seed_everything
 from mcpmix.core.stage_folder import Artifact, StageKey, Workspace, read_artifact, reuse, workspace
 from mcpmix.data.index import Arrays, DatasetIndex, cache_of, load_arrays, training_digest
-from mcpmix.data.leakage import SeenImage, images_of, read_seen, write_seen
+from mcpmix.data.leakage import images_of, read_seen, write_seen
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.conditions import DepthMaps, Depths
 from mcpmix.generator.counterparts import CONTROLNET, Looks
 from mcpmix.generator.depth import read_depths, validation_records
+from mcpmix.generator.distil import SCRATCH, distil, distil_key
 from mcpmix.generator.finetune_trainer import (
     CHECKPOINT,
     Networks,
@@ -69,6 +70,7 @@ def key(
         "precision": config.runtime.precision,
         "finetune": config.finetune.model_dump(mode="json", exclude=_NOT_IN_KEY),
         **({"labels": config.data.labels} if config.data.classes else {}),
+        **distil_key(config),
     }
     if marked is not None:
         inputs["pseudo"] = marked.pseudo.digest
@@ -132,13 +134,11 @@ def run(
                 "finetune: the validation part is empty; nothing is validated, the last weights are used"
             )
         elif held_out is not None:
-            trained = (
-                None
-                if judge is None
-                else load_judge(judge.folder, runtime.device, trust=config.synthesis.admission.judge.network)
+            trust = config.synthesis.admission.judge.network
+            trained = None if judge is None else load_judge(judge.folder, runtime.device, trust=trust)
+            validator = Validator(
+                networks, held_out, examples.text[1:2], config, space.folder, runtime, trained
             )
-            text = examples.text[1:2]
-            validator = Validator(networks, held_out, text, config, space.folder, runtime, trained)
         trainer = Trainer(networks, examples, config, runtime, processes, first)
         train(trainer, space.folder, progress, validator)
         if processes.leads:
@@ -147,19 +147,18 @@ def run(
                 networks.save(space.folder / CONTROLNET)
             else:
                 facts = validator.save_result()
+            del trainer, validator, networks  # with the state of the optimiser
+            few = distil(config, examples.conditions, space.folder, runtime, progress)
             start, records = config.finetune.start_weights, index.part("train")
-            before: Sequence[SeenImage] = ()
-            if pool is not None:
-                before = pool.seen
-            elif start is not None:
-                before = read_seen(resolve(start, "control"))
+            started = [] if start is None else read_seen(resolve(start, "control"))
+            before = started if pool is None else pool.seen
             seen = {image.sha256: image for image in (*before, *images_of(records))}
-            for place in (space.folder, space.folder / CONTROLNET):  # the latter may be copied, or be a start
+            for place in (space.folder, space.folder / CONTROLNET, *few):  # may be copied, or be starts
                 write_seen(place, list(seen.values()))
             images = sorted(record.image_sha256 for record in records)
             shutil.rmtree(space.folder / _LATENTS, ignore_errors=True)
             steps = config.finetune.first_steps + config.finetune.steps
-            space.finish(CHECKPOINT, steps=steps, images=images, **facts)
+            space.finish(CHECKPOINT, *SCRATCH, steps=steps, images=images, **facts)
         processes.wait()
     artifact = read_artifact(out)
     assert artifact is not None  # the leader has just written it
@@ -207,8 +206,7 @@ def _encode(
         held_out = HeldOut.encode(arrays, depths, base.vae, config.data.labels)
     del base
     gc.collect()  # parts of a network may form reference cycles
-    if runtime.device.type == "cuda":
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # nothing without CUDA
     return networks, examples, first, held_out
 
 

@@ -13,6 +13,7 @@ from mcpmix.generator.admission import Admission, open_admission
 from mcpmix.generator.bank import Bank, contact_sheet, draw_histogram
 from mcpmix.generator.conditions import DepthMaps
 from mcpmix.generator.counterparts import build_maker
+from mcpmix.generator.few_steps import drawing_key, few_steps_facts, seen_by_lora
 from mcpmix.generator.ledger import LEDGER, Ledger, damaged, read_verified
 from mcpmix.networks.features import features_digest
 from mcpmix.networks.weight_files import resolve
@@ -24,7 +25,7 @@ _IN_ROWS = ("steps", "guidance", "mask_guidance", "strength")  # settings that r
 
 def key(config: Config, generator: Artifact, judge: Artifact | None = None) -> StageKey:
     """What the pairs depend on; data set and depth are part of the generator's own identity."""
-    settings = config.synthesis.model_dump(mode="json", exclude=_IN_TRAINING)
+    settings = drawing_key(config, _IN_TRAINING)
     inputs = {"generator": generator.digest}
     admission = config.synthesis.admission
     if admission.enabled and judge is not None:
@@ -96,13 +97,15 @@ def _open_bank(
     groups = [record.group for record in records]
     base = resolve(config.generator.base, "pipeline")
     seen = seen_by_generator(generator.folder, generator.manifest["counts"]["images"], base)
+    seen |= seen_by_lora(config)
     require_parents(records, [record for record in index.records if record.split != "train"], seen)
     ledger = Ledger(folder / LEDGER, root)
     arrays = load_arrays(records, config.data.size, cache)
     depths = DepthMaps(depth.folder, arrays.ids)
     maker = build_maker(config, generator.folder, arrays, depths, runtime.device)
     synthesis = config.synthesis
-    facts = {name: getattr(synthesis, name) for name in _IN_ROWS} | {"generator": generator.digest}
+    facts = {name: getattr(synthesis, name) for name in _IN_ROWS} | few_steps_facts(config)
+    facts["generator"] = generator.digest
     admission = None
     if judge is not None:
         facts["judge"] = judge.digest

@@ -217,11 +217,7 @@ def add_lora(unet: "UNet2DConditionModel", rank: int) -> None:
     Raises:
         DependencyError: peft is not installed.
     """
-    if find_spec("peft") is None:
-        raise DependencyError(
-            "adapt: a base of this size learns by LoRA, which needs the package peft. Get it with "
-            "`pip install 'mcpmix[adapt]'`, or set adapt.lora_rank=0 to train all weights."
-        )
+    require_peft("adapt: a base of this size learns by LoRA", "set adapt.lora_rank=0 to train all weights")
     from peft import LoraConfig
 
     unet.requires_grad_(False)
@@ -232,6 +228,13 @@ def merge_lora(unet: "UNet2DConditionModel") -> None:
     """Add what `add_lora` has learnt to the weights themselves; the UNet is a plain one again."""
     unet.fuse_lora()
     unet.unload_lora()
+
+
+def require_peft(purpose: str, instead: str) -> None:
+    """Raise a DependencyError if the package for LoRA is not installed."""
+    if find_spec("peft") is None:
+        get = "Get it with `pip install 'mcpmix[adapt]'`"
+        raise DependencyError(f"{purpose}, which needs the package peft. {get}, or {instead}.")
 
 
 # --- latents and prompts -----------------------------------------------------------------------------------
@@ -310,6 +313,15 @@ class NoiseSchedule:
         raise ModelError(
             f"Unknown prediction type {self.prediction_type!r} in the scheduler's configuration."
         )
+
+    def clean(self, prediction: Tensor, noisy: Tensor, t: Tensor) -> Tensor:
+        """The latents x_0 that an answer of the UNet to x_t stands for: the inverse of `target`."""
+        if self.prediction_type == "sample":
+            return prediction
+        signal, noise_level = self._levels(t, noisy)
+        if self.prediction_type == "epsilon":
+            return (noisy - noise_level * prediction) / signal
+        return signal * noisy - noise_level * prediction
 
     def min_snr_weight(self, t: Tensor, gamma: float) -> Tensor:
         """Loss weights (B,) of min-SNR-gamma for this prediction type; gamma <= 0 means 1 everywhere."""

@@ -24,11 +24,15 @@ from mcpmix.networks.diffusion import (
     decode_latents,
     embed_prompts,
     encode_images,
+    merge_lora,
     predict_controlled,
+    require_peft,
 )
 
 CONDITIONS = 2  # channels of the condition: mask and depth
+LORA_FILE = "pytorch_lora_weights.safetensors"  # as diffusers names it
 DECODER_FILE = "unet_decoder.safetensors"  # in the folder of a ControlNet
+LORA_NEEDS = "few_steps.lora names a LoRA", "set it to null to distil the run's own generator"
 # What a ControlNet has in common with the UNet whose encoder it began as.
 _SHARED = ("in_channels", "block_out_channels", "down_block_types", "layers_per_block", "cross_attention_dim")
 # What diffusers assumes where an old configuration file, as some published ones are, does not say it.
@@ -40,12 +44,15 @@ _DECODER = ("up_blocks", "conv_norm_out", "conv_out")
 class SamplingSettings:
     """How images are drawn."""
 
-    steps: int  # of DPM-Solver++
+    steps: int
     guidance: float  # classifier-free; 1 needs no unconditional pass
     # How far to go from what the mask's absence would give to what the mask gives; 1 adds nothing and costs
     # nothing, above 1 takes one more pass and paints the lesion more distinctly.
     mask_guidance: float
     strength: float  # 1 starts from noise; below 1 from the noised latents of the source images
+    # In how many steps a consistency model has learnt; its noise is drawn anew in each step (LCM). None: the
+    # networks denoise, and the solver is DPM-Solver++.
+    learnt_steps: int | None = None
 
 
 class Generator:
@@ -94,16 +101,37 @@ class Generator:
         sources: Tensor | None = None,
     ) -> Tensor:
         """The latents B,C,h,w of what `sample` draws, with all channels that the UNet has."""
-        from diffusers import DPMSolverMultistepScheduler
+        return self.path(condition, prompts, seeds, settings, sources)[1][-1]
+
+    @torch.no_grad()
+    def path(
+        self,
+        condition: Tensor,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
+        sources: Tensor | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Timesteps (K,) of the steps from noise to image, and the latents before each and at the end.
+
+        Arguments are those of `sample`; latents are K + 1 times B,C,h,w.
+        """
+        from diffusers import DPMSolverMultistepScheduler, LCMScheduler
 
         height, width = condition.shape[2:]
         require_sides("generator", condition, self.base.image_multiple)
         condition = condition.to(self.device, self.base.unet.dtype)
-        scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
+        if settings.learnt_steps is None:
+            scheduler = DPMSolverMultistepScheduler.from_config(self.base.scheduler.config)
+        else:
+            scheduler = LCMScheduler.from_config(
+                self.base.scheduler.config, original_inference_steps=settings.learnt_steps
+            )
         scheduler.set_timesteps(settings.steps, device=self.device)
         factor, first = self.base.latent_factor, 0
         shape = (self.base.unet.config.in_channels, height // factor, width // factor)
-        noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in seeds])
+        streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+        noise = torch.stack([torch.randn(shape, generator=stream) for stream in streams])
         noise = noise.to(condition)
         if settings.strength >= 1:
             latents = noise * scheduler.init_noise_sigma
@@ -117,11 +145,13 @@ class Generator:
         weights, text, conditions = self._guides(
             prompts, condition, settings.guidance, settings.mask_guidance
         )
+        passed = [latents]
         with _embedded_once(self.control, conditions):
             for t in scheduler.timesteps[first:]:
-                prediction = self._predict(latents, t, weights, text, conditions)
-                latents = scheduler.step(prediction, t, latents, return_dict=False)[0]
-        return latents
+                prediction = self._predict(passed[-1], t, weights, text, conditions)
+                taken = scheduler.step(prediction, t, passed[-1], generator=streams, return_dict=False)
+                passed.append(taken[0])
+        return scheduler.timesteps[first:], passed
 
     def _guides(
         self, prompts: Sequence[str], condition: Tensor, guidance: float, mask_guidance: float
@@ -134,17 +164,17 @@ class Generator:
         Returns:
             G weights, G*B,L,C text embeddings and G*B,2,H,W conditions.
         """
-        text, blank = self._text(prompts), mask_guidance - 1
+        text, blank = self.embed(prompts), mask_guidance - 1
         asked = [(guidance + blank, text, condition)]
         if guidance > 1:
-            asked.append((1 - guidance, self._text([""]).expand_as(text), condition))
+            asked.append((1 - guidance, self.embed([""]).expand_as(text), condition))
         if blank:
             maskless = torch.cat([torch.zeros_like(condition[:, :1]), condition[:, 1:]], dim=1)
             asked.append((-blank, text, maskless))
         weights, texts, conditions = zip(*asked, strict=True)
         return weights, torch.cat(texts), torch.cat(conditions)
 
-    def _text(self, prompts: Sequence[str]) -> Tensor:
+    def embed(self, prompts: Sequence[str]) -> Tensor:
         """Embeddings B,L,C; cached by text."""
         missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._embeddings]
         if missing:
@@ -186,17 +216,44 @@ def _embedded_once(control: "ControlNet | None", condition: Tensor) -> Iterator[
         control.controlnet_cond_embedding = embedding
 
 
-def load_generator(base: DiffusionBase, control: Path) -> Generator:
+def load_generator(base: DiffusionBase, control: Path, lora: Path | None = None) -> Generator:
     """A generator from a base on its device and the folder of a ControlNet.
 
-    Where the folder holds an unlocked decoder, it takes the place of the base's own.
+    Where the folder holds an unlocked decoder, it takes the place of the base's own. A LoRA is added last.
 
     Raises:
         ModelError: the folder is missing, damaged or made for another base.
     """
     network = load_control(control).to(base.unet.device)
     load_decoder(base.unet, control)
+    if lora is not None:
+        load_lora(base.unet, lora)
     return Generator(base, network)
+
+
+def load_lora(unet: UNet, folder: Path) -> None:
+    """Add a published LoRA to the weights of a UNet.
+
+    Raises:
+        DependencyError: peft is not installed.
+        ModelError: the file is missing, damaged or made for another base.
+    """
+    require_peft(*LORA_NEEDS)
+    from diffusers import StableDiffusionPipeline
+
+    try:
+        found = StableDiffusionPipeline.lora_state_dict(
+            folder, weight_name=LORA_FILE, unet_config=unet.config, local_files_only=True
+        )
+        StableDiffusionPipeline.load_lora_into_unet(*found, unet)
+        if not getattr(unet, "peft_config", None):
+            raise ValueError("it has no weights for a UNet")
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ModelError(
+            f"few_steps.lora: {folder / LORA_FILE} cannot be added to this base: {error!s:.300}\nTake a LoRA "
+            "that is made for generator.base."
+        ) from error
+    merge_lora(unet)
 
 
 def require_sides(what: str, images: Tensor, multiple: int) -> None:

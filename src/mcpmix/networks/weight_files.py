@@ -47,6 +47,9 @@ KNOWN: dict[str, KnownWeights] = {
             "vae/diffusion_pytorch_model.safetensors",
         ),
     ),
+    "latent-consistency/lcm-lora-sdv1-5": KnownWeights(
+        "135 MB", "CreativeML Open RAIL++-M (use restrictions)", ("pytorch_lora_weights.safetensors",)
+    ),
     "timbrooks/instruct-pix2pix": KnownWeights(
         "about 2 GB in float16", "MIT by its card; built on Stable Diffusion 1.5 (CreativeML OpenRAIL-M)"
     ),

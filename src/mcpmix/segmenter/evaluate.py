@@ -18,6 +18,7 @@ from mcpmix.data.leakage import LeakSearch, SeenImage, images_of, leak_text, rea
 from mcpmix.data.sample import read_image, read_mask
 from mcpmix.data.splits import KNOWN
 from mcpmix.data.tables import write_csv
+from mcpmix.generator.few_steps import seen_by_lora
 from mcpmix.metrics import (
     Counts,
     mean_over_classes,
@@ -106,6 +107,7 @@ def search_leaks(config: Config, dataset: Artifact, *, with_generator: bool) -> 
         seen["the generator's base"] = read_seen(resolve(config.generator.base, "pipeline"))
         if (start := config.finetune.start_weights) is not None:
             seen["the generator's start"] = read_seen(resolve(start, "control"))
+        seen |= seen_by_lora(config)
     search = LeakSearch(images_of(record for record in index.records if record.split in TESTED))
     _leaks(config, dataset, search, seen)
     return search

@@ -53,6 +53,8 @@ def write_card(
         weights["generator of the counterparts"] = config.generator.base
         if config.finetune.start_weights is not None:
             weights["start of the generator's ControlNet"] = config.finetune.start_weights
+        if config.few_steps.lora is not None:
+            weights["LoRA by which the generator draws in few steps"] = config.few_steps.lora
         weights["depth, a condition of the generator"] = config.depth.model
     if strategy_needs_set(description["arm"]):
         weights["base of the synthetic images"] = config.generator.base

@@ -29,6 +29,7 @@ from mcpmix.data.leakage import images_of, read_seen, write_seen
 from mcpmix.data.splits import require_lesions
 from mcpmix.data.unlabelled import Unlabelled
 from mcpmix.generator.baselines.labelled_set import read_set
+from mcpmix.generator.few_steps import drawing_key
 from mcpmix.generator.pair_source import PairSource, open_source
 from mcpmix.generator.pseudo import read_pseudo
 from mcpmix.metrics import RegionAccumulator, class_regions, summarise
@@ -80,7 +81,7 @@ def key(config: Config, inputs: Inputs, arm: str, seed: int) -> StageKey:
         if inputs.review is not None and inputs.review.changes and source is inputs.pairs:
             digests["review"] = inputs.review.digest
         if config.synthesis.makes_in_training:
-            settings["synthesis"] = config.synthesis.model_dump(mode="json", exclude={"workers"})
+            settings["synthesis"] = drawing_key(config, {"workers"})
     if needs_unlabelled(arm):
         source = inputs.pseudo if needs_pseudo(arm) else inputs.unlabelled
         if source is None:

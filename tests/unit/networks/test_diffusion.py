@@ -29,6 +29,8 @@ def test_forward_process_equals_that_of_diffusers(prediction_type):
     torch.testing.assert_close(schedule.add_noise(clean, noise, t), reference.add_noise(clean, noise, t))
     expected = {"epsilon": noise, "sample": clean, "v_prediction": reference.get_velocity(clean, noise, t)}
     torch.testing.assert_close(schedule.target(clean, noise, t), expected[prediction_type])
+    noisy = schedule.add_noise(clean, noise, t)
+    torch.testing.assert_close(schedule.clean(expected[prediction_type], noisy, t), clean)
 
 
 def test_unknown_prediction_type_is_named():

@@ -3,16 +3,26 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from mcpmix.core.errors import ModelError
-from mcpmix.networks.diffusion import decode_latents, embed_prompts, encode_images, load_base
+from mcpmix.core.errors import DependencyError, ModelError
+from mcpmix.networks.diffusion import (
+    decode_latents,
+    embed_prompts,
+    encode_images,
+    load_base,
+    noise_schedule,
+    predict_controlled,
+)
 from mcpmix.networks.generator import (
+    LORA_FILE,
     Generator,
     SamplingSettings,
     control_from_base,
     control_from_start,
     decoder_of,
     load_control,
+    load_lora,
     save_decoder,
 )
 
@@ -89,6 +99,43 @@ def test_guidance_of_text_and_mask_worked_by_hand(generator, condition):
     assert not torch.allclose(both, full, atol=1e-2)
     without_text = answer(PROMPTS, condition, mask_guidance=2.0)
     torch.testing.assert_close(without_text, 2 * full - maskless, atol=1e-4, rtol=1e-4)
+
+
+def test_few_steps_worked_by_hand(generator, condition):
+    """LCM: the end that is named, noised again to the next timestep by the image's own stream."""
+    settings = SamplingSettings(steps=2, guidance=1.0, mask_guidance=1.0, strength=1.0, learnt_steps=4)
+    schedule, text = noise_schedule(generator.base.scheduler), generator.embed(PROMPTS)
+    shape = (generator.base.unet.config.in_channels, 8, 8)
+    streams = [torch.Generator().manual_seed(seed) for seed in (1, 2, 3)]
+    latents = torch.stack([torch.randn(shape, generator=stream) for stream in streams])
+
+    @torch.no_grad()
+    def end(noisy, t):
+        t = torch.full((3,), t)
+        answer = predict_controlled(generator.base.unet, generator.control, noisy, t, text, condition)
+        return schedule.clean(answer, noisy, t)
+
+    first = end(latents, 999)
+    noise = torch.stack([torch.randn(shape, generator=stream) for stream in streams])
+    by_hand = end(schedule.add_noise(first, noise, torch.full((3,), 499)), 499)
+    timesteps, passed = generator.path(condition, PROMPTS, [1, 2, 3], settings)
+    assert timesteps.tolist() == [999, 499]
+    torch.testing.assert_close(passed[-1], by_hand, atol=2e-3, rtol=1e-3)
+    alone = generator.sample_latents(condition[1:2], PROMPTS[1:2], [2], settings)
+    torch.testing.assert_close(alone[0], passed[-1][1], atol=1e-3, rtol=1e-3)
+
+
+def test_few_steps_of_low_strength_stay_near_the_source(generator, condition):
+    sources = torch.rand(3, 3, 64, 64)
+    few = replace(SETTINGS, guidance=1.0, steps=4, learnt_steps=8)
+    timesteps, passed = generator.path(condition, PROMPTS, [1, 2, 3], replace(few, strength=0.5), sources)
+    assert timesteps.tolist() == [499, 249]
+    clean = encode_images(generator.base.vae, sources * 2 - 1)
+    noise = torch.stack(
+        [torch.randn(clean.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in (1, 2, 3)]
+    )
+    start = noise_schedule(generator.base.scheduler).add_noise(clean, noise, torch.full((3,), 499))
+    torch.testing.assert_close(passed[0], start)
 
 
 def test_low_strength_stays_near_the_source(generator, condition):
@@ -223,3 +270,57 @@ def test_a_start_with_an_unlocked_decoder_is_refused(base, tmp_path):
 def test_a_missing_folder_is_named(base, tmp_path):
     with pytest.raises(ModelError, match="Cannot load the ControlNet"):
         control_from_start(base, tmp_path / "nowhere")
+
+
+# --- LoRA --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lora(tmp_path):
+    """Writes a LoRA of rank 2 for one layer as the published LCM-LoRAs are; returns what it is to add."""
+
+    def write(layer, alpha=4.0):
+        pytest.importorskip("peft")
+        name = "lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn1_to_q"
+        rng = torch.Generator().manual_seed(0)
+        down = torch.randn(2, layer.in_features, generator=rng)
+        up = torch.randn(layer.out_features, 2, generator=rng)
+        parts = {"lora_down.weight": down, "lora_up.weight": up, "alpha": torch.tensor(alpha)}
+        save_file({f"{name}.{part}": value for part, value in parts.items()}, tmp_path / LORA_FILE)
+        return alpha / 2 * up @ down
+
+    return write
+
+
+def query_of(unet):
+    return unet.down_blocks[1].attentions[0].transformer_blocks[0].attn1.to_q
+
+
+def test_a_lora_is_added_to_the_weights(random_models, lora, tmp_path):
+    plain, unet = (load_base(random_models / "pipeline").unet for _ in range(2))
+    added = lora(query_of(unet))
+    load_lora(unet, tmp_path)
+    torch.testing.assert_close(query_of(unet).weight, query_of(plain).weight + added)
+    assert unet.state_dict().keys() == plain.state_dict().keys()
+    changed = [n for n, value in unet.state_dict().items() if not torch.equal(value, plain.state_dict()[n])]
+    assert changed == ["down_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q.weight"]
+
+
+@pytest.mark.parametrize("damage", ["shape", "other network", "cut off", "missing"])
+def test_a_lora_that_cannot_be_added(random_models, lora, tmp_path, damage):
+    unet = load_base(random_models / "pipeline").unet
+    lora(torch.nn.Linear(3, 5) if damage == "shape" else query_of(unet))
+    if damage == "other network":
+        save_file({"text_encoder.a.lora_A.weight": torch.zeros(2, 2)}, tmp_path / LORA_FILE)
+    elif damage == "cut off":
+        (tmp_path / LORA_FILE).write_bytes((tmp_path / LORA_FILE).read_bytes()[:-9])
+    elif damage == "missing":
+        (tmp_path / LORA_FILE).unlink()
+    with pytest.raises(ModelError, match=r"few_steps\.lora: .*cannot be added to this base"):
+        load_lora(unet, tmp_path)
+
+
+def test_a_lora_without_its_package_says_what_to_install(random_models, monkeypatch, tmp_path):
+    monkeypatch.setattr("mcpmix.networks.diffusion.find_spec", lambda _: None)
+    with pytest.raises(DependencyError, match=r"few_steps\.lora.*peft.*mcpmix\[adapt\]"):
+        load_lora(load_base(random_models / "pipeline").unet, tmp_path)
