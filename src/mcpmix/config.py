@@ -273,9 +273,7 @@ class SynthesisConfig(Section):
         if self.refresh > 0 and self.source != "bank":
             raise ValueError("refresh is for source: bank; on-the-fly makes new counterparts anyway")
         if self.budget and self.source == "bank" and self.refresh == 0:
-            raise ValueError(
-                "budget is for pairs made in training: set refresh above 0 or source: on-the-fly"
-            )
+            raise ValueError("budget is for pairs made in training: set refresh or source: on-the-fly")
         return self
 
     @property
@@ -295,7 +293,6 @@ class FewStepsConfig(Section):
     paths: PositiveInt = 384
     """Images that the generator draws for that copy to learn from, in synthesis.steps steps each."""
     distil_steps: PositiveInt = 150
-    """Optimiser steps of the copy."""
 
     @property
     def distils(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.helpers.lora import query_of, write_lora
 
 from mcpmix.core.errors import DependencyError, ModelError
 from mcpmix.networks.diffusion import (
@@ -275,30 +276,10 @@ def test_a_missing_folder_is_named(base, tmp_path):
 # --- LoRA --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def lora(tmp_path):
-    """Writes a LoRA of rank 2 for one layer as the published LCM-LoRAs are; returns what it is to add."""
-
-    def write(layer, alpha=4.0):
-        pytest.importorskip("peft")
-        name = "lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn1_to_q"
-        rng = torch.Generator().manual_seed(0)
-        down = torch.randn(2, layer.in_features, generator=rng)
-        up = torch.randn(layer.out_features, 2, generator=rng)
-        parts = {"lora_down.weight": down, "lora_up.weight": up, "alpha": torch.tensor(alpha)}
-        save_file({f"{name}.{part}": value for part, value in parts.items()}, tmp_path / LORA_FILE)
-        return alpha / 2 * up @ down
-
-    return write
-
-
-def query_of(unet):
-    return unet.down_blocks[1].attentions[0].transformer_blocks[0].attn1.to_q
-
-
-def test_a_lora_is_added_to_the_weights(random_models, lora, tmp_path):
+def test_a_lora_is_added_to_the_weights(random_models, tmp_path):
+    pytest.importorskip("peft")
     plain, unet = (load_base(random_models / "pipeline").unet for _ in range(2))
-    added = lora(query_of(unet))
+    added = write_lora(tmp_path, query_of(unet))
     load_lora(unet, tmp_path)
     torch.testing.assert_close(query_of(unet).weight, query_of(plain).weight + added)
     assert unet.state_dict().keys() == plain.state_dict().keys()
@@ -307,9 +288,10 @@ def test_a_lora_is_added_to_the_weights(random_models, lora, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["shape", "other network", "cut off", "missing"])
-def test_a_lora_that_cannot_be_added(random_models, lora, tmp_path, damage):
+def test_a_lora_that_cannot_be_added(random_models, tmp_path, damage):
+    pytest.importorskip("peft")
     unet = load_base(random_models / "pipeline").unet
-    lora(torch.nn.Linear(3, 5) if damage == "shape" else query_of(unet))
+    write_lora(tmp_path, torch.nn.Linear(3, 5) if damage == "shape" else query_of(unet))
     if damage == "other network":
         save_file({"text_encoder.a.lora_A.weight": torch.zeros(2, 2)}, tmp_path / LORA_FILE)
     elif damage == "cut off":
