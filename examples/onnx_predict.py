@@ -35,12 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
     session = onnxruntime.InferenceSession(given.model, providers=["CPUExecutionProvider"])
     facts = json.loads(session.get_modelmeta().custom_metadata_map["mcpmix"])
     print(f"{facts['name']} {facts['variant']}, trained at {facts['size']} px")
-    found = sorted(given.images.rglob("*")) if given.images.is_dir() else [given.images]
-    files = [path for path in found if path.suffix.lower() in ENDINGS]
+    found = given.images.rglob("*") if given.images.is_dir() else [given.images]
+    files = [path for path in sorted(found) if path.suffix.lower() in ENDINGS]
     if not files:
         sys.exit(f"{given.images} holds no images ({', '.join(sorted(ENDINGS))}).")
     given.out.mkdir(parents=True, exist_ok=True)
-    failed = 0
+    many, failed = "classes" in facts, 0
     for path in files:
         try:
             pixels = read(path)
@@ -50,9 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         image = pixels if facts["input"] == "uint8" else pixels.astype(np.float32) / 255
         (probability,) = session.run(["probability"], {"image": image})
-        mask = np.where(probability >= given.threshold, 255, 0)
-        if "classes" in facts:
-            mask = probability.argmax(axis=0)
+        mask = probability.argmax(axis=0) if many else np.where(probability >= given.threshold, 255, 0)
         Image.fromarray(mask.astype(np.uint8)).save(given.out / f"{path.stem}.png")
     print(f"{len(files) - failed} masks in {given.out}")
     return failed

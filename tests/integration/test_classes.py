@@ -126,7 +126,7 @@ def test_the_generator_sees_each_label_at_its_level(made):
     from mcpmix.generator.counterparts import CounterpartMaker
 
     maker = CounterpartMaker(None, arrays, np.zeros(arrays.masks.shape, np.float32), config)
-    for mask, shown in zip(arrays.masks, maker.conditions[:, 0], strict=True):
+    for mask, shown in zip(arrays.masks, maker.conditions[range(len(arrays))][:, 0], strict=True):
         np.testing.assert_array_equal(shown.numpy(), mask / np.float32(2))
 
 
