@@ -132,7 +132,8 @@ def kill(process: "subprocess.Popen[str]", kind: str) -> tuple[str, str]:
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
     _, message = process.communicate()  # when a worker dies, the command finishes what the others do
-    if "Traceback" in message:
+    # A worker that is being started when its parent dies ends in Python's own code, before any of ours.
+    if "Traceback" in message and "pickle.load(from_parent)" not in message:
         return kind, message[-300:]
     deadline = time.monotonic() + ORPHANS_LIVE
     while left := members(process.pid):
